@@ -1,0 +1,3 @@
+.PHONY: demo test build lint
+demo test build lint:
+	python3 dev.py $@
