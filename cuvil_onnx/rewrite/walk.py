@@ -1,0 +1,51 @@
+"""Walking graphs and their subgraphs without recursion over depth."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import onnx_ir as ir
+
+
+def subgraphs(node: ir.Node) -> Iterator[ir.Graph]:
+    """The graphs held directly by the attributes of ``node``."""
+    for attr in node.attributes.values():
+        if attr.is_ref():
+            continue
+        if attr.type == ir.AttributeType.GRAPH:
+            yield attr.as_graph()
+        elif attr.type == ir.AttributeType.GRAPHS:
+            yield from attr.as_graphs()
+
+
+def all_graphs(graph: ir.Graph) -> list[tuple[ir.Graph, ir.Node | None]]:
+    """``graph`` and every graph below it, outer before inner, each with the node that holds it."""
+    found: list[tuple[ir.Graph, ir.Node | None]] = [(graph, None)]
+    i = 0
+    while i < len(found):
+        for node in found[i][0]:
+            if node.attributes:
+                found.extend((inner, node) for inner in subgraphs(node))
+        i += 1
+    return found
+
+
+def all_nodes(graph: ir.Graph) -> Iterator[ir.Node]:
+    """All nodes of ``graph`` and of the graphs below it; safe against removals while iterating."""
+    for inner, _ in all_graphs(graph):
+        yield from inner
+
+
+def use_count(value: ir.Value) -> int:
+    """How many node inputs (in any graph) read ``value``, in constant time.
+
+    ``Value.uses()`` copies all uses on every call: with it a scalar read by 10,000 nodes makes matching quadratic.
+    """
+    return len(value._uses)
+
+
+def first_use(value: ir.Value) -> ir.Node | None:
+    """One node that reads ``value``, in constant time; None when nothing does."""
+    for use in value._uses:
+        return use.node
+    return None
