@@ -69,6 +69,13 @@ class GraphContext:
         self.model.functions.setdefault(function.identifier(), function)
         self.model.graph.opset_imports.setdefault(function.domain, 1)
 
+    def adopt(self, node: ir.Node) -> None:
+        """Takes note of a node that has just entered a graph: its domain's import and its subgraphs."""
+        self.model.graph.opset_imports.setdefault(node.domain, 1)
+        for inner in walk.subgraphs(node):
+            self.owners[inner] = node
+            self.owners.update((g, o) for g, o in walk.all_graphs(inner) if o is not None)
+
     def fresh_name(self, hint: str) -> str:
         """A name that no value and no node of the model has, starting with ``hint``."""
         name, count = hint, self._counters.get(hint, 0)

@@ -54,4 +54,3 @@ class Order:
             self._keys.clear()
         else:
             self._keys.pop(graph, None)
-

@@ -54,7 +54,7 @@ OpId = tuple[str, str]
 """(domain, op type); the domain of ONNX's own operators is ``""``."""
 
 
-class Phase(str, enum.Enum):
+class Phase(enum.StrEnum):
     """When a rule runs; the phases run in this order, with the precision and layout passes after ``STRUCTURAL``."""
 
     STRUCTURAL = "structural"
@@ -62,7 +62,7 @@ class Phase(str, enum.Enum):
     POINTWISE = "pointwise"
 
 
-class Exactness(str, enum.Enum):
+class Exactness(enum.StrEnum):
     """What a rewrite does to the numbers."""
 
     EXACT = "exact"  # bit for bit

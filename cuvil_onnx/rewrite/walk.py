@@ -49,3 +49,8 @@ def first_use(value: ir.Value) -> ir.Node | None:
     for use in value._uses:
         return use.node
     return None
+
+
+def users(value: ir.Value) -> list[ir.Node]:
+    """The nodes, in any graph, that read ``value``, each once, oldest use first."""
+    return list(dict.fromkeys(use.node for use in value._uses))
