@@ -1,0 +1,183 @@
+#include <cmath>
+
+#include "device/index.cuh"
+#include "device/row.cuh"
+#include "kernels/softmax.cuh"
+
+namespace cuvil {
+namespace {
+
+using namespace device;
+
+template <typename C>
+__device__ __forceinline__ C minus_inf() {
+  return static_cast<C>(-INFINITY);
+}
+
+// fmax drops a NaN; the NaN comes back through the sum, as exp(NaN - max).
+struct MaxNumber {
+  __device__ __forceinline__ float operator()(float a, float b) const { return fmaxf(a, b); }
+  __device__ __forceinline__ double operator()(double a, double b) const { return fmax(a, b); }
+};
+
+// Running maximum m and sum of exp(x - m) over the values seen.
+template <typename C>
+struct Online {
+  C m = minus_inf<C>();
+  C sum = 0;
+
+  __device__ __forceinline__ void add(C x) {
+    const C top = MaxNumber()(m, x);
+    // -inf adds nothing; without the tests a leading -inf would give exp(-inf + inf) = NaN.
+    if (top != m) sum *= exp(m - top);
+    if (x != minus_inf<C>()) sum += exp(x - top);
+    m = top;
+  }
+  // The part of the whole row's sum, relative to the row's maximum.
+  __device__ __forceinline__ C part(C row_max) const { return m == row_max ? sum : sum * exp(m - row_max); }
+};
+
+// exp(x - m) / sum, or its logarithm. An all -inf row has m = -inf, hence NaN here.
+template <typename C>
+struct Finish {
+  C m, scale;
+  bool log;
+  __device__ __forceinline__ Finish(C row_max, C sum, bool want_log)
+      : m(row_max), scale(want_log ? ::log(sum) : C(1) / sum), log(want_log) {}
+  __device__ __forceinline__ C operator()(C x) const { return log ? (x - m) - scale : exp(x - m) * scale; }
+};
+
+template <typename L>
+__global__ void __launch_bounds__(L::kBlock)
+    softmax_rows(const typename L::Element* x, typename L::Element* y, int64_t rows, int n, bool log) {
+  using C = Compute<typename L::Element>;
+  __shared__ C scratch[32];
+  const int64_t row = L::row();
+  if (row >= rows) return;
+  C v[L::Ept];
+  L::read(x + row * n, n, minus_inf<C>(), v);
+  C m = v[0];
+#pragma unroll
+  for (int i = 1; i < L::Ept; ++i) m = MaxNumber()(m, v[i]);
+  m = L::reduce(m, MaxNumber(), minus_inf<C>(), scratch);
+  C sum = 0;
+  if (log) {
+#pragma unroll
+    for (int i = 0; i < L::Ept; ++i) sum += exp(v[i] - m);
+  } else {
+#pragma unroll
+    for (int i = 0; i < L::Ept; ++i) sum += v[i] = exp(v[i] - m);
+  }
+  sum = L::reduce(sum, Sum(), C(0), scratch);
+  const C scale = log ? ::log(sum) : C(1) / sum;
+#pragma unroll
+  for (int i = 0; i < L::Ept; ++i) v[i] = log ? (v[i] - m) - scale : v[i] * scale;
+  L::write(y + row * n, n, v);
+}
+
+// Rows too long for the registers of a block: one reading for maximum and sum together, one for the result.
+template <typename T, int V>
+__global__ void __launch_bounds__(1024) softmax_long_rows(const T* x, T* y, int64_t n, bool log) {
+  using C = Compute<T>;
+  __shared__ C scratch[32];
+  const T* in = x + blockIdx.x * n;
+  T* out = y + blockIdx.x * n;
+  Online<C> seen;
+  for (int64_t i = int64_t{threadIdx.x} * V; i < n; i += 1024 * V) {
+    const Vec<T, V> a = load<T, V>(in + i);
+#pragma unroll
+    for (int j = 0; j < V; ++j) seen.add(to_compute(a[j]));
+  }
+  const C m = block_reduce(seen.m, MaxNumber(), minus_inf<C>(), scratch);
+  const C sum = block_reduce(seen.part(m), Sum(), C(0), scratch);
+  const Finish<C> finish(m, sum, log);
+  for (int64_t i = int64_t{threadIdx.x} * V; i < n; i += 1024 * V) {
+    Vec<T, V> a = load<T, V>(in + i);
+#pragma unroll
+    for (int j = 0; j < V; ++j) a[j] = from_compute<T>(finish(to_compute(a[j])));
+    store<T, V>(out + i, a);
+  }
+}
+
+// An axis that is not the innermost: a block takes 32 neighbouring columns, and `Y` threads share each column.
+template <typename T, int Y>
+__global__ void __launch_bounds__(32 * Y)
+    softmax_columns(const T* x, T* y, int64_t columns, int64_t n, int64_t inner, bool log) {
+  using C = Compute<T>;
+  __shared__ C maxima[Y][32], sums[Y][32];
+  const int64_t column = int64_t{blockIdx.x} * 32 + threadIdx.x;
+  const bool live = column < columns;
+  const int64_t base = live ? column / inner * n * inner + column % inner : 0;
+  Online<C> seen;
+  if (live) {
+    for (int64_t i = threadIdx.y; i < n; i += Y) seen.add(to_compute(x[base + i * inner]));
+  }
+  maxima[threadIdx.y][threadIdx.x] = seen.m;
+  sums[threadIdx.y][threadIdx.x] = seen.sum;
+  __syncthreads();
+  if (!live) return;
+  Online<C> all;
+  for (int k = 0; k < Y; ++k) all.m = MaxNumber()(all.m, maxima[k][threadIdx.x]);
+  for (int k = 0; k < Y; ++k) {
+    Online<C> one;
+    one.m = maxima[k][threadIdx.x];
+    one.sum = sums[k][threadIdx.x];
+    all.sum += one.part(all.m);
+  }
+  const Finish<C> finish(all.m, all.sum, log);
+  for (int64_t i = threadIdx.y; i < n; i += Y) {
+    y[base + i * inner] = from_compute<T>(finish(to_compute(x[base + i * inner])));
+  }
+}
+
+template <typename T, int V>
+void launch_rows(const SoftmaxParams& p, cudaStream_t stream) {
+  const T* x = static_cast<const T*>(p.x);
+  T* y = static_cast<T*>(p.y);
+  const auto in_registers = [&]<typename L>() {
+    softmax_rows<L>
+        <<<blocks_for(p.outer, L::kRows), L::kBlock, 0, stream>>>(x, y, p.outer, static_cast<int>(p.n), p.log);
+  };
+  if (!with_row_layout<T, V>(p.outer, p.n, in_registers)) {
+    softmax_long_rows<T, V><<<static_cast<unsigned>(p.outer), 1024, 0, stream>>>(x, y, p.n, p.log);
+  }
+}
+
+template <typename T>
+cudaError_t launch(const SoftmaxParams& p, cudaStream_t stream) {
+  if (p.inner > 1) {
+    const T* x = static_cast<const T*>(p.x);
+    T* y = static_cast<T*>(p.y);
+    const int64_t columns = p.outer * p.inner;
+    if (p.n < 128) {
+      softmax_columns<T, 8><<<blocks_for(columns, 32), dim3(32, 8), 0, stream>>>(x, y, columns, p.n, p.inner, p.log);
+    } else {
+      softmax_columns<T, 32><<<blocks_for(columns, 32), dim3(32, 32), 0, stream>>>(x, y, columns, p.n, p.inner, p.log);
+    }
+  } else if (rows_are_vectors<T>(p.n, p.x, p.y)) {
+    launch_rows<T, kVec16<T>>(p, stream);
+  } else {
+    launch_rows<T, 1>(p, stream);
+  }
+  return cudaGetLastError();
+}
+
+}  // namespace
+
+cudaError_t launch_softmax(const SoftmaxParams& p, cudaStream_t stream) {
+  if (p.outer * p.n * p.inner == 0) return cudaSuccess;
+  switch (p.dtype) {
+    case DType::kF32:
+      return launch<float>(p, stream);
+    case DType::kF16:
+      return launch<__half>(p, stream);
+    case DType::kBF16:
+      return launch<__nv_bfloat16>(p, stream);
+    case DType::kF64:
+      return launch<double>(p, stream);
+    default:
+      return cudaErrorInvalidValue;
+  }
+}
+
+}  // namespace cuvil
