@@ -70,6 +70,8 @@ class NodeView {
   virtual bool find(const char* attr, std::vector<int64_t>* v) const = 0;
   virtual bool find(const char* attr, std::vector<float>* v) const = 0;
   virtual bool find(const char* attr, std::vector<std::string>* v) const = 0;
+  // A tensor attribute (ConstantOfShape's value): host memory, valid during the call only.
+  virtual bool find(const char* attr, Tensor* v) const = 0;
 
   template <typename T>
   T get(const char* attr, T fallback) const {
