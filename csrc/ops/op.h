@@ -125,6 +125,8 @@ class OpContext {
   // True while the run is being captured into a CUDA Graph: measuring and synchronising are forbidden then. ORT runs
   // every node at least twice uncaptured before, so tuning belongs in those runs.
   virtual bool capturing() const = 0;
+  // The EP option `use_tf32`: float32 products and convolutions may run on TF32 tensor cores.
+  virtual bool allow_tf32() const { return false; }
 
   // The session's instance of T, made on first use: one set of handles an EP instance, so no lock is needed
   // (the EP serialises the runs of a session).

@@ -1,0 +1,71 @@
+#include "core/tuning_cache.h"
+
+#include <cctype>
+#include <fstream>
+#include <sstream>
+
+#include "core/cache_dir.h"
+#include "core/error.h"
+
+namespace cuvil {
+namespace {
+
+// "NVIDIA H200" as part of a file name.
+std::string file_part(const std::string& name) {
+  std::string out;
+  for (const char c : name) out += std::isalnum(static_cast<unsigned char>(c)) ? c : '_';
+  return out;
+}
+
+std::string read_text(const std::string& path) {
+  std::ifstream in(path, std::ios::binary);
+  std::ostringstream out;
+  if (in) out << in.rdbuf();
+  return out.str();
+}
+
+}  // namespace
+
+TuningCache::TuningCache(const std::string& library, size_t version, const std::string& device)
+    : TuningCache(cache_file(concat("tuning-", library, '-', version, '-', file_part(device), ".txt"))) {}
+
+TuningCache::TuningCache(std::string path) : path_(std::move(path)) { merge_from_file(); }
+
+std::map<std::string, std::string> TuningCache::parse(const std::string& text) {
+  std::map<std::string, std::string> out;
+  std::istringstream in(text);
+  for (std::string line; std::getline(in, line);) {
+    const size_t tab = line.find('\t');
+    // getline also returns a last line without its line break: a write cut short, whose value cannot be trusted.
+    if (in.eof() || tab == 0 || tab == std::string::npos || line.find('\t', tab + 1) != std::string::npos) continue;
+    out.insert_or_assign(line.substr(0, tab), line.substr(tab + 1));
+  }
+  return out;
+}
+
+std::optional<std::string> TuningCache::find(const std::string& key) const {
+  const auto it = entries_.find(key);
+  if (it == entries_.end()) return std::nullopt;
+  return it->second;
+}
+
+void TuningCache::put(const std::string& key, const std::string& value) {
+  require((key + value).find_first_of("\t\r\n") == std::string::npos, "a tuning cache entry holds a tab or line break");
+  merge_from_file();  // what other processes found meanwhile is kept
+  entries_.insert_or_assign(key, value);
+  write();
+}
+
+void TuningCache::merge_from_file() {
+  if (path_.empty()) return;
+  entries_.merge(parse(read_text(path_)));  // ours win
+}
+
+void TuningCache::write() const {
+  if (path_.empty()) return;
+  std::string text;
+  for (const auto& [key, value] : entries_) text += key + '\t' + value + '\n';
+  write_cache_file(path_, text);
+}
+
+}  // namespace cuvil

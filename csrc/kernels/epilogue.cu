@@ -1,0 +1,85 @@
+#include "kernels/epilogue.cuh"
+
+#include "device/activation.cuh"
+#include "device/index.cuh"
+#include "device/vec.cuh"
+
+namespace cuvil {
+namespace {
+
+using device::Compute;
+
+constexpr int kThreads = 256;
+
+// N elements a thread. The host guarantees that N divides count and that, for N > 1, either `inner` is a multiple of N
+// (one bias value a vector) or inner is 1 and N divides channels (N neighbouring values).
+template <typename T, int N, typename Div>
+__global__ void __launch_bounds__(kThreads)
+    epilogue_kernel(T* __restrict__ y, const T* __restrict__ bias, const T* __restrict__ z, typename Div::Index vectors,
+                    Div inner, Div channels, ActivationParams act) {
+  using Index = typename Div::Index;
+  const Index i = static_cast<Index>(blockIdx.x) * kThreads + threadIdx.x;
+  if (i >= vectors) return;
+  const Index at = i * N;
+  auto v = device::load<T, N>(y + at);
+  Compute<T> x[N];
+#pragma unroll
+  for (int k = 0; k < N; ++k) x[k] = device::to_compute(v[k]);
+  if (bias != nullptr) {
+    Index row, channel;
+    channels.divmod(inner.div(at), row, channel);
+    const bool per_element = inner.divisor == 1 && channels.divisor != 1;
+#pragma unroll
+    for (int k = 0; k < N; ++k) x[k] += device::to_compute(bias[per_element ? channel + k : channel]);
+  }
+  if (z != nullptr) {
+    const auto r = device::load<T, N>(z + at);
+#pragma unroll
+    for (int k = 0; k < N; ++k) x[k] += device::to_compute(r[k]);
+  }
+#pragma unroll
+  for (int k = 0; k < N; ++k) v[k] = device::from_compute<T>(device::activate<Compute<T>>(act, x[k]));
+  device::store(y + at, v);
+}
+
+template <typename T, int N, typename Div>
+cudaError_t launch(const EpilogueParams& p, cudaStream_t stream) {
+  using Index = typename Div::Index;
+  const int64_t vectors = p.count / N;
+  epilogue_kernel<T, N, Div><<<device::blocks_for(vectors, kThreads), kThreads, 0, stream>>>(
+      static_cast<T*>(p.y), static_cast<const T*>(p.bias), static_cast<const T*>(p.z), static_cast<Index>(vectors),
+      Div(static_cast<Index>(p.inner)), Div(static_cast<Index>(p.channels)), p.activation);
+  return cudaGetLastError();
+}
+
+template <typename T>
+cudaError_t dispatch(const EpilogueParams& p, cudaStream_t stream) {
+  constexpr int N = device::kVec16<T>;
+  if (p.count > device::kMaxIndex32) return launch<T, 1, device::Div64>(p, stream);
+  const auto aligned = [](const void* q) { return reinterpret_cast<uintptr_t>(q) % 16 == 0; };
+  const bool bias_fits = p.bias == nullptr || p.inner % N == 0 || (p.inner == 1 && p.channels % N == 0) ||
+                         (p.inner == 1 && p.channels == 1);
+  if (p.count % N == 0 && aligned(p.y) && aligned(p.z) && bias_fits)
+    return launch<T, N, device::FastDiv32>(p, stream);
+  return launch<T, 1, device::FastDiv32>(p, stream);
+}
+
+}  // namespace
+
+cudaError_t launch_epilogue(const EpilogueParams& p, cudaStream_t stream) {
+  if (p.count == 0) return cudaSuccess;
+  switch (p.dtype) {
+    case DType::kF32:
+      return dispatch<float>(p, stream);
+    case DType::kF16:
+      return dispatch<__half>(p, stream);
+    case DType::kBF16:
+      return dispatch<__nv_bfloat16>(p, stream);
+    case DType::kF64:
+      return dispatch<double>(p, stream);
+    default:
+      return cudaErrorInvalidValue;
+  }
+}
+
+}  // namespace cuvil
