@@ -1,8 +1,29 @@
 #include "libs/nvrtc.h"
 
+#include <dlfcn.h>
+
+#include <string>
+
 #include "libs/dynlib.h"
 
 namespace cuvil::libs {
+namespace {
+
+// NVRTC opens its built-ins library by soname only when it compiles, and pip's copy has no run path: loaded beforehand
+// from the directory NVRTC itself came from, it is found. A failure is left for NVRTC to report.
+void preload_builtins(const Nvrtc& table) {
+  int major = 0, minor = 0;
+  Dl_info info;
+  if (table.version(&major, &minor) != NVRTC_SUCCESS) return;
+  if (!dladdr(reinterpret_cast<void*>(table.version), &info) || !info.dli_fname) return;
+  const std::string file = info.dli_fname;
+  const size_t slash = file.rfind('/');
+  if (slash == std::string::npos) return;
+  const std::string name = "libnvrtc-builtins.so." + std::to_string(major) + "." + std::to_string(minor);
+  dlopen((file.substr(0, slash + 1) + name).c_str(), RTLD_NOW | RTLD_LOCAL);
+}
+
+}  // namespace
 
 const Nvrtc& nvrtc() {
   // A throwing initializer leaves the static unset, so a later call tries again.
@@ -22,6 +43,7 @@ const Nvrtc& nvrtc() {
     lib.load(t.cubin, "nvrtcGetCUBIN");
     lib.load(t.ptx_size, "nvrtcGetPTXSize");
     lib.load(t.ptx, "nvrtcGetPTX");
+    preload_builtins(t);
     return t;
   }();
   return table;
