@@ -1,0 +1,225 @@
+"""Makes nodes of domain `cuvil`, each with the function that defines it."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import onnx_ir as ir
+
+from custom_ops.body import Body
+from custom_ops.program import Operand, Program, compile_node
+from custom_ops.registry import get
+from custom_ops.spec import DOMAIN, VERSION, Attribute, Call, OpError, OpSpec
+
+_INT, _FLOAT, _STRING = ir.AttributeType.INT, ir.AttributeType.FLOAT, ir.AttributeType.STRING
+_INTS, _FLOATS, _STRINGS = ir.AttributeType.INTS, ir.AttributeType.FLOATS, ir.AttributeType.STRINGS
+
+
+@dataclass(frozen=True)
+class Region:
+    """The nodes that a Pointwise node replaces, in topological order, and those of their values that it provides."""
+
+    nodes: Sequence[ir.Node]
+    outputs: Sequence[ir.Value]
+
+
+def make(
+    op: str,
+    inputs: Sequence[ir.Value | None],
+    num_outputs: int,
+    attrs: Mapping[str, Any],
+    *,
+    opset: int,
+    dtype: ir.DataType,
+    body: Region | None = None,
+) -> tuple[ir.Node, ir.Function]:
+    """A node of domain `cuvil` and the model-local function it calls.
+
+    Args:
+        op: name of the op, such as "LayerNorm".
+        inputs: the node's inputs; None is an absent optional one.
+        num_outputs: how many outputs the node has.
+        attrs: attributes; those with a default may be left out, and are written on the node all the same.
+        opset: the model's version of the default domain, for which the body is written.
+        dtype: the element type of the op's tensors.
+        body: Pointwise only: what the node replaces. `attrs` is then empty.
+
+    Returns:
+        The node, whose outputs have types and shapes as far as they follow from the inputs', and the function. Equal
+        functions have equal names (the overload is a hash), so a model keeps one of them.
+
+    Raises:
+        OpError: an op, attribute or input that the specification does not allow.
+    """
+    spec = get(op)
+    if body is not None:
+        return _make_pointwise(spec, list(inputs), body, opset, dtype)
+    values = list(inputs)
+    while values and values[-1] is None:
+        values.pop()
+    call = Call(op, tuple(values), num_outputs, _complete(spec, attrs), opset, dtype)
+    _check(spec, call)
+    writer = Body(opset, dtype)
+    formals = _formals(spec, call.inputs)
+    # A body must not read an absent input, so it is given None for that; the function still has the formal.
+    given = [formal if call.has(i) else None for i, formal in enumerate(formals)]
+    results = spec.body(writer, call, [*given, *[None] * (len(spec.inputs) - len(given))][: len(spec.inputs)])
+    function = _function(spec, writer, formals, results, opset)
+    return _node(spec, call, function), function
+
+
+def retype(node: ir.Node, attrs: Mapping[str, Any], *, opset: int, dtype: ir.DataType) -> tuple[ir.Node, ir.Function]:
+    """The same op on the same inputs for another element type, or with other attributes merged over the node's.
+
+    Raises:
+        OpError: a Pointwise node, whose body is not known here, or attributes that the op does not allow.
+    """
+    if node.domain != DOMAIN:
+        raise OpError(f"'{node.name}' is {node.domain}::{node.op_type}, not an op of domain {DOMAIN}")
+    if node.op_type == "Pointwise":
+        raise OpError("cuvil::Pointwise cannot be made for another type: its body is the nodes it replaced")
+    merged = {name: attribute.value for name, attribute in node.attributes.items()} | dict(attrs)
+    return make(node.op_type, node.inputs, len(node.outputs), merged, opset=opset, dtype=dtype)
+
+
+def install(model: ir.Model, functions: Iterable[ir.Function]) -> None:
+    """Adds `functions` to a model with what they need: the opset import and IR version 10 (overloads)."""
+    for function in functions:
+        model.functions.setdefault(function.identifier(), function)
+        for domain, version in function.opset_imports.items():
+            model.opset_imports.setdefault(domain, version)
+        model.opset_imports[DOMAIN] = VERSION
+    model.ir_version = max(model.ir_version, 10)
+
+
+def _make_pointwise(
+    spec: OpSpec, inputs: list[ir.Value | None], region: Region, opset: int, dtype: ir.DataType
+) -> tuple[ir.Node, ir.Function]:
+    values = [v for v in inputs if v is not None]
+    if len(values) != len(inputs):
+        raise OpError("cuvil::Pointwise has no optional inputs")
+    program = Program()
+    operands: dict[ir.Value, Operand] = {}
+    formals = _formals(spec, values)
+    mapped: dict[ir.Value, ir.Value] = dict(zip(values, formals, strict=True))
+    for index, value in enumerate(values):
+        if value.dtype is None:
+            raise OpError(f"cuvil::Pointwise: the type of input '{value.name}' is not known")
+        operands[value] = program.load(index, value.dtype)
+    writer = Body(opset, dtype)
+    domains: set[str] = set()
+    for node in region.nodes:
+        for operand in node.inputs:
+            if operand is not None and operand not in operands:
+                operands[operand], mapped[operand] = _scalar(program, writer, operand)
+        result = compile_node(program, node, [None if v is None else operands[v] for v in node.inputs])
+        operands[node.outputs[0]] = result
+        copy = ir.Node(
+            node.domain,
+            node.op_type,
+            [None if v is None else mapped[v] for v in node.inputs],
+            list(node.attributes.values()),
+            overload=node.overload,
+            outputs=[ir.val(f"v{len(writer.nodes)}")],
+        )
+        mapped[node.outputs[0]] = copy.outputs[0]
+        writer.nodes.append(copy)
+        domains.add(node.domain)
+    attrs = {
+        "program": program.instructions,
+        "outputs": [operands[v].index for v in region.outputs],
+    }
+    call = Call(spec.name, tuple(values), len(region.outputs), _complete(spec, attrs), opset, dtype)
+    _check(spec, call)
+    function = _function(spec, writer, formals, [mapped[v] for v in region.outputs], opset)
+    for domain in sorted(domains - {""}):
+        function.graph.opset_imports[domain] = 1
+    node = _node(spec, call, function)
+    for old, new in zip(region.outputs, node.outputs, strict=True):
+        new.dtype = operands[old].dtype
+        if old.shape is not None:
+            new.shape = old.shape
+    return node, function
+
+
+def _scalar(program: Program, writer: Body, value: ir.Value) -> tuple[Operand, ir.Value]:
+    tensor = value.const_value
+    if tensor is None or tensor.size != 1:
+        raise OpError(f"cuvil::Pointwise: '{value.name}' is neither an input nor a scalar constant")
+    array = tensor.numpy()
+    return program.constant(array, tensor.dtype), writer.constant(array, tensor.dtype)
+
+
+def _formals(spec: OpSpec, inputs: Sequence[ir.Value | None]) -> list[ir.Value]:
+    return [ir.val(name) for name in spec.formal_inputs(len(inputs))]
+
+
+def _complete(spec: OpSpec, attrs: Mapping[str, Any]) -> dict[str, Any]:
+    """Every attribute of the spec, given or default, as a plain Python value that is legal."""
+    for name in attrs:
+        spec.attribute(name)
+    result: dict[str, Any] = {}
+    for attribute in spec.attributes:
+        value = attrs.get(attribute.name, attribute.default)
+        if value is None:
+            raise OpError(f"cuvil::{spec.name} needs attribute '{attribute.name}' ({attribute.doc})")
+        value = _normalize(attribute.type, value)
+        if attribute.allowed is not None and value not in attribute.allowed:
+            raise OpError(f"cuvil::{spec.name}: {attribute.name} must be one of {attribute.allowed}, got {value!r}")
+        result[attribute.name] = value
+    return result
+
+
+def _normalize(kind: ir.AttributeType, value: Any) -> Any:
+    convert = {_INT: int, _FLOAT: float, _STRING: str, _INTS: int, _FLOATS: float, _STRINGS: str}[kind]
+    return [convert(v) for v in value] if kind in (_INTS, _FLOATS, _STRINGS) else convert(value)
+
+
+def _check(spec: OpSpec, call: Call) -> None:
+    required = sum(not p.optional for p in spec.inputs)
+    most = len(spec.inputs)
+    variadic = bool(spec.inputs and spec.inputs[-1].variadic)
+    if len(call.inputs) > most and not variadic:
+        raise call.fail(f"takes at most {most} inputs, got {len(call.inputs)}")
+    for index in range(required):
+        if not call.has(index):
+            raise call.fail(f"needs input {spec.formal_inputs(max(required, 1))[index]}")
+    if not 1 <= call.num_outputs <= (call.num_outputs if spec.outputs[-1].variadic else len(spec.outputs)):
+        raise call.fail(f"has at most {len(spec.outputs)} outputs, got {call.num_outputs}")
+    if call.opset < 7:
+        raise call.fail(f"bodies need opset 7, the model has {call.opset}")
+    if spec.check is not None:
+        spec.check(call)
+
+
+def _function(
+    spec: OpSpec, body: Body, inputs: Sequence[ir.Value], outputs: Sequence[ir.Value], opset: int
+) -> ir.Function:
+    for value, name in zip(outputs, spec.formal_outputs(len(outputs)), strict=True):
+        value.name = name
+    for index, node in enumerate(body.nodes):
+        node.name = f"n{index}"
+    graph = ir.Graph(inputs, outputs, nodes=body.nodes, opset_imports={"": opset}, name=spec.name)
+    # Declared without values: every attribute is on the node, and the body has been written for those.
+    declared = [ir.Attr(a.name, ir.AttributeType.UNDEFINED, None) for a in spec.attributes]
+    function = ir.Function(DOMAIN, spec.name, graph=graph, attributes=declared)
+    text = ir.to_proto(function).SerializeToString(deterministic=True)
+    function.overload = hashlib.sha256(text).hexdigest()[:10]
+    return function
+
+
+def _node(spec: OpSpec, call: Call, function: ir.Function) -> ir.Node:
+    attributes = [_attribute(a, call.attrs[a.name]) for a in spec.attributes]
+    node = ir.Node(DOMAIN, spec.name, call.inputs, attributes, overload=function.overload, num_outputs=call.num_outputs)
+    for value, (dtype, shape) in zip(node.outputs, spec.infer(call), strict=True):
+        if dtype is not None:
+            value.type = ir.TensorType(dtype)
+        value.shape = None if shape is None else shape.copy()
+    return node
+
+
+def _attribute(attribute: Attribute, value: Any) -> ir.Attr:
+    return ir.Attr(attribute.name, attribute.type, value)

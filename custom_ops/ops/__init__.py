@@ -1,0 +1,1 @@
+"""One file an op; each defines `SPEC`. They are discovered, not listed."""

@@ -1,0 +1,63 @@
+"""Models and expected values for the examples of the op specifications; used by the tests on the CPU and on the GPU."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import onnx
+import onnx_ir as ir
+
+from custom_ops.body import Body
+from custom_ops.factory import Region, install, make
+from custom_ops.spec import Array, Example, OpSpec
+
+
+@dataclass(frozen=True)
+class Case:
+    """A model of one node, what to feed it, and what must come out.
+
+    Attributes:
+        expected: float64 results of the inputs as fed, that is after they were rounded to the dtype.
+    """
+
+    model: onnx.ModelProto
+    feeds: dict[str, Array]
+    expected: Sequence[Array]
+
+
+def build(spec: OpSpec, example: Example, *, opset: int, dtype: ir.DataType) -> Case:
+    """The example as a model whose graph inputs are the node's inputs."""
+    arrays = [None if a is None else np.asarray(a, dtype.numpy()) for a in example.inputs]
+    inputs = [None if a is None else ir.val(f"input{i}", dtype, ir.Shape(a.shape)) for i, a in enumerate(arrays)]
+    present = [v for v in inputs if v is not None]
+    outputs = example.num_outputs
+    if example.region is None:
+        node, function = make(spec.name, inputs, outputs, example.attrs, opset=opset, dtype=dtype)
+    else:
+        original = Body(opset, dtype)
+        results = example.region(original, present)
+        for constant in original.nodes:
+            if constant.op_type == "Constant":
+                constant.outputs[0].const_value = constant.attributes["value"].as_tensor()
+        region = Region([n for n in original.nodes if n.op_type != "Constant"], results)
+        node, function = make(spec.name, inputs, outputs, {}, opset=opset, dtype=dtype, body=region)
+    expected = _expected(spec, example, arrays, node)[:outputs]
+    for index, (value, array) in enumerate(zip(node.outputs, expected, strict=True)):
+        value.name = f"output{index}"
+        value.type = value.type or ir.TensorType(dtype)
+        value.shape = ir.Shape(array.shape) if value.shape is None or not value.shape.is_static() else value.shape
+    graph = ir.Graph(present, node.outputs, nodes=[node], opset_imports={"": opset}, name=example.name)
+    model = ir.Model(graph, ir_version=10)
+    install(model, [function])
+    feeds = {f"input{i}": a for i, a in enumerate(arrays) if a is not None}
+    return Case(ir.to_proto(model), feeds, expected)
+
+
+def _expected(spec: OpSpec, example: Example, arrays: Sequence[Array | None], node: ir.Node) -> Sequence[Array]:
+    doubles = [None if a is None else np.asarray(a, np.float64) for a in arrays]
+    attrs: dict[str, Any] = {name: a.value for name, a in node.attributes.items()}
+    with np.errstate(all="ignore"):
+        return (example.reference or spec.reference)(doubles, attrs)

@@ -1,0 +1,29 @@
+"""What is generated is up to date, and says what the specifications say."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+import custom_ops
+from custom_ops import generate
+
+
+def test_generated_files_are_current() -> None:
+    assert generate.main(["--check"]) == 0
+
+
+def test_check_fails_on_a_stale_file_and_writes_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(generate, "ROOT", tmp_path)
+    assert generate.main(["--check"]) == 1
+    assert not list(tmp_path.iterdir())
+    assert generate.main([]) == 0 and generate.main(["--check"]) == 0
+
+
+def test_every_op_and_attribute_is_named() -> None:
+    code, text = generate.cpp(), generate.markdown()
+    for spec in custom_ops.specs().values():
+        assert f"X({spec.name})" in code and f"## {spec.name}\n" in text
+        for attribute in spec.attributes:
+            assert f'{attribute.name}[] = "{attribute.name}"' in code and f"| {attribute.name} |" in text
