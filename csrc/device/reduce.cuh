@@ -40,11 +40,17 @@ struct Min {
   }
 };
 
+// The value of lane (this ^ mask). A struct of scalars has an overload of its own, beside the struct.
+template <typename T>
+__device__ __forceinline__ T shuffle_xor(T v, int mask) {
+  return __shfl_xor_sync(kFullMask, v, mask);
+}
+
 // Over groups of `Width` neighbouring lanes; every lane of the warp takes part.
 template <int Width = 32, typename T, typename Op>
 __device__ __forceinline__ T warp_reduce(T v, Op op) {
 #pragma unroll
-  for (int mask = Width / 2; mask > 0; mask /= 2) v = op(v, __shfl_xor_sync(kFullMask, v, mask));
+  for (int mask = Width / 2; mask > 0; mask /= 2) v = op(v, shuffle_xor(v, mask));
   return v;
 }
 

@@ -49,6 +49,7 @@ int widen(View* view, int size, uintptr_t input, uintptr_t output) {
 }
 
 int transposed_dim(const View& view) {
+  if (view.stride[static_cast<size_t>(view.rank - 1)] == 1) return -1;
   for (int i = 0; i + 1 < view.rank; ++i)
     if (view.stride[static_cast<size_t>(i)] == 1) return i;
   return -1;

@@ -1,0 +1,35 @@
+// Reports indices that a kernel found out of range without waiting for it.
+//
+// An index in device memory is only known to the kernel, and waiting for every Gather would cost more than the Gather.
+// The kernel writes 0 where the index is out of range and raises a flag in mapped host memory; the node's next eager
+// execution finds the flag and fails. Within a CUDA Graph replay no host code runs: the zeros are all there is.
+#pragma once
+
+#include "ops/op.h"
+
+namespace cuvil {
+
+class IndexGuard {
+ public:
+  IndexGuard() {
+    CUVIL_CUDA(cudaHostAlloc(reinterpret_cast<void**>(&flag_), sizeof(int), cudaHostAllocPortable));
+    *flag_ = 0;
+  }
+  ~IndexGuard() { cudaFreeHost(flag_); }
+  IndexGuard(const IndexGuard&) = delete;
+  IndexGuard& operator=(const IndexGuard&) = delete;
+
+  // The flag for a kernel to raise. Throws when an earlier execution raised it.
+  int* arm() {
+    volatile int* flag = flag_;
+    const bool raised = *flag != 0;
+    *flag = 0;
+    require(!raised, "an index was out of range in an earlier run of this node, whose output held 0 there");
+    return flag_;
+  }
+
+ private:
+  int* flag_ = nullptr;
+};
+
+}  // namespace cuvil
