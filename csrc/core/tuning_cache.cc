@@ -1,7 +1,6 @@
 #include "core/tuning_cache.h"
 
 #include <cctype>
-#include <fstream>
 #include <sstream>
 
 #include "core/cache_dir.h"
@@ -17,19 +16,17 @@ std::string file_part(const std::string& name) {
   return out;
 }
 
-std::string read_text(const std::string& path) {
-  std::ifstream in(path, std::ios::binary);
-  std::ostringstream out;
-  if (in) out << in.rdbuf();
-  return out.str();
+std::filesystem::path cache_path(const std::string& library, size_t version, const std::string& device) {
+  const auto dir = cache_dir("tuning");
+  return dir ? *dir / concat(library, '-', version, '-', file_part(device), ".txt") : std::filesystem::path();
 }
 
 }  // namespace
 
 TuningCache::TuningCache(const std::string& library, size_t version, const std::string& device)
-    : TuningCache(cache_file(concat("tuning-", library, '-', version, '-', file_part(device), ".txt"))) {}
+    : TuningCache(cache_path(library, version, device)) {}
 
-TuningCache::TuningCache(std::string path) : path_(std::move(path)) { merge_from_file(); }
+TuningCache::TuningCache(std::filesystem::path path) : path_(std::move(path)) { merge_from_file(); }
 
 std::map<std::string, std::string> TuningCache::parse(const std::string& text) {
   std::map<std::string, std::string> out;
@@ -58,14 +55,14 @@ void TuningCache::put(const std::string& key, const std::string& value) {
 
 void TuningCache::merge_from_file() {
   if (path_.empty()) return;
-  entries_.merge(parse(read_text(path_)));  // ours win
+  if (const auto text = read_file(path_)) entries_.merge(parse(*text));  // ours win
 }
 
 void TuningCache::write() const {
   if (path_.empty()) return;
   std::string text;
   for (const auto& [key, value] : entries_) text += key + '\t' + value + '\n';
-  write_cache_file(path_, text);
+  write_file_atomically(path_, text);  // a failure costs the next process its measurements, nothing else
 }
 
 }  // namespace cuvil

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstddef>
+#include <filesystem>
 #include <map>
 #include <optional>
 #include <string>
@@ -15,7 +16,7 @@ class TuningCache {
  public:
   TuningCache(const std::string& library, size_t version, const std::string& device);
   // For tests: this file, or memory only when empty.
-  explicit TuningCache(std::string path);
+  explicit TuningCache(std::filesystem::path path);
 
   std::optional<std::string> find(const std::string& key) const;
   // Remembers and writes through. Neither text may hold a tab or a line break.
@@ -28,7 +29,7 @@ class TuningCache {
   void merge_from_file();
   void write() const;
 
-  std::string path_;
+  std::filesystem::path path_;
   std::map<std::string, std::string> entries_;
 };
 

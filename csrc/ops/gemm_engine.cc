@@ -88,12 +88,12 @@ void GemmEngine::run(OpContext& ctx, GemmProblem problem, const GemmOperands& o)
   launch(chosen, o, workspace, ctx.stream());
 }
 
-const GemmPlan& GemmEngine::plan(OpContext& ctx, GemmProblem problem, const GemmOperands& o) {
+const GemmPlan& GemmEngine::plan(OpContext& ctx, GemmProblem problem, const GemmOperands& o, int max_alignment) {
   require(problem.batch <= INT32_MAX, problem.describe(), ": more than 2^31 - 1 batches");
-  problem.align_a = alignment_of(o.a);
-  problem.align_b = alignment_of(o.b);
-  problem.align_c = alignment_of(problem.accumulate ? o.c : o.d);
-  problem.align_d = alignment_of(o.d);
+  problem.align_a = std::min(alignment_of(o.a), max_alignment);
+  problem.align_b = std::min(alignment_of(o.b), max_alignment);
+  problem.align_c = std::min(alignment_of(problem.accumulate ? o.c : o.d), max_alignment);
+  problem.align_d = std::min(alignment_of(o.d), max_alignment);
   std::unique_ptr<GemmPlan>& slot = plans_[problem];
   if (!slot) slot = make_plan(ctx, problem, o);
   return *slot;
@@ -130,7 +130,7 @@ bool GemmEngine::choose_algorithm(OpContext& ctx, GemmPlan& plan, const GemmOper
 
   size_t workspace_bytes = 0;
   for (const auto& r : results) workspace_bytes = std::max(workspace_bytes, r.workspaceSize);
-  void* workspace = ctx.scratch(workspace_bytes);
+  void* workspace = workspace_bytes ? ctx.scratch(workspace_bytes) : nullptr;
   GemmOperands measured = o;
   if (plan.problem().accumulate && o.c == o.d) {
     // Repeated runs would add up in place; they go to a copy's place instead.

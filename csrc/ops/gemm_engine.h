@@ -56,8 +56,9 @@ class GemmEngine : public SharedState {
   void run(OpContext& ctx, GemmProblem problem, const GemmOperands& operands);
 
   // For callers that compare a product with something else: the plan, made on demand, and its launch on any stream
-  // with a workspace of plan_workspace bytes.
-  const GemmPlan& plan(OpContext& ctx, GemmProblem problem, const GemmOperands& operands);
+  // with a workspace of plan_workspace bytes. The plan serves pointers of `max_alignment`, even where these operands
+  // happen to be aligned better.
+  const GemmPlan& plan(OpContext& ctx, GemmProblem problem, const GemmOperands& operands, int max_alignment = 256);
   static size_t plan_workspace(const GemmPlan& plan);
   void launch(const GemmPlan& plan, const GemmOperands& operands, void* workspace, cudaStream_t stream) const;
 

@@ -1,0 +1,51 @@
+// A way to compute one ConvProblem; the engine measures them against each other and keeps the fastest.
+#pragma once
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "libs/cudnn.h"
+#include "ops/conv_problem.h"
+#include "ops/gemm_engine.h"
+
+namespace cuvil {
+
+class ConvCandidate {
+ public:
+  ConvCandidate(std::string id, const ConvProblem& problem) : id_(std::move(id)), problem_(problem) {}
+  virtual ~ConvCandidate() = default;
+
+  // Names the choice in the tuning cache: the same id means the same computation for one library version and device.
+  const std::string& id() const { return id_; }
+  const ConvProblem& problem() const { return problem_; }
+  virtual size_t workspace() const = 0;
+  // Enqueues Y. `workspace` is 256-byte aligned. Deterministic, and legal while a graph is captured.
+  virtual void launch(const ConvOperands& operands, void* workspace, cudaStream_t stream) const = 0;
+
+ private:
+  const std::string id_;
+  const ConvProblem problem_;
+};
+
+using ConvCandidates = std::vector<std::unique_ptr<ConvCandidate>>;
+
+// Which candidates are wanted: building one may compile a kernel, so those that cannot be chosen are not built.
+struct ConvFilter {
+  std::string id;   // only this one, when not empty
+  int limit = 0;    // stop after as many, when not 0
+  bool wants(const std::string& candidate) const { return id.empty() || id == candidate; }
+  bool full(const ConvCandidates& found) const { return limit != 0 && static_cast<int>(found.size()) >= limit; }
+};
+
+// Each appends what it has for the problem; nothing when it does not apply.
+void add_cudnn_candidates(cudnnHandle_t handle, const ConvProblem& problem, const ConvFilter& filter,
+                          ConvCandidates& out);
+void add_gemm_candidate(OpContext& ctx, const ConvProblem& problem, const ConvOperands& operands,
+                        const ConvFilter& filter, ConvCandidates& out);
+
+// Bias, residual and activation of the problem as one pass over Y, as far as the flags leave them to do.
+void launch_conv_epilogue(const ConvProblem& problem, const ConvOperands& operands, bool bias, bool z, bool activation,
+                          cudaStream_t stream);
+
+}  // namespace cuvil

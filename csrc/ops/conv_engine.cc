@@ -1,0 +1,87 @@
+#include "ops/conv_engine.h"
+
+#include <algorithm>
+#include <limits>
+
+namespace cuvil {
+namespace {
+
+bool aligned16(const ConvOperands& o) {
+  const auto fits = [](const void* p) { return reinterpret_cast<uintptr_t>(p) % 16 == 0; };
+  return fits(o.x) && fits(o.w) && fits(o.bias) && fits(o.z) && fits(o.y);
+}
+
+}  // namespace
+
+std::string ConvProblem::key() const {
+  std::ostringstream out;
+  const auto list = [&](const char* name, const Spatial& s) {
+    out << ' ' << name;
+    for (int i = 0; i < window.rank; ++i) out << (i ? "x" : "") << s[static_cast<size_t>(i)];
+  };
+  out << "conv " << name_of(dtype) << (channels_last ? " last" : " first") << " n" << n << " c" << c << " k" << k << " g"
+      << groups;
+  list("in", window.in);
+  list("kernel", window.kernel);
+  list("stride", window.stride);
+  list("dilation", window.dilation);
+  list("begin", window.pad_begin);
+  list("end", window.pad_end);
+  out << " b" << bias << " z" << z << " act" << static_cast<int>(activation) << ',' << activation_a << ','
+      << activation_b << " tf32:" << tf32 << " al" << alignment;
+  return out.str();
+}
+
+ConvEngine::ConvEngine() { CUVIL_CUDNN(libs::cudnn().create(&handle_)); }
+
+ConvEngine::~ConvEngine() {
+  chosen_.clear();
+  libs::cudnn().destroy(handle_);
+}
+
+void ConvEngine::run(OpContext& ctx, ConvProblem problem, const ConvOperands& operands) {
+  problem.alignment = aligned16(operands) ? 16 : static_cast<int>(size_of(problem.dtype));
+  const ConvCandidate& best = choose(ctx, problem, operands);
+  void* workspace = best.workspace() ? ctx.scratch(best.workspace()) : nullptr;
+  best.launch(operands, workspace, ctx.stream());
+}
+
+ConvCandidates ConvEngine::candidates(OpContext& ctx, const ConvProblem& problem, const ConvOperands& operands,
+                                      const ConvFilter& filter) {
+  ConvCandidates found;
+  add_gemm_candidate(ctx, problem, operands, filter, found);
+  if (!filter.full(found)) add_cudnn_candidates(handle_, problem, filter, found);
+  return found;
+}
+
+const ConvCandidate& ConvEngine::choose(OpContext& ctx, const ConvProblem& problem, const ConvOperands& operands) {
+  std::unique_ptr<ConvCandidate>& slot = chosen_[problem];
+  if (slot) return *slot;
+  if (!cache_) cache_ = std::make_unique<TuningCache>("cudnn", libs::cudnn().get_version(), ctx.device().name);
+  const std::string key = problem.key();
+  if (const auto id = cache_->find(key)) {
+    ConvCandidates known = candidates(ctx, problem, operands, {.id = *id, .limit = 1});
+    if (!known.empty()) return *(slot = std::move(known.front()));
+  }
+  ConvCandidates found = candidates(ctx, problem, operands, {.id = "", .limit = ctx.capturing() ? 1 : 0});
+  if (found.empty())
+    fail(ErrorKind::kNotImplemented, "cuDNN has no plan for ", key, "; run this node on another execution provider");
+  if (found.size() == 1 && !ctx.capturing()) cache_->put(key, found.front()->id());
+  if (found.size() == 1) return *(slot = std::move(found.front()));
+
+  size_t bytes = 0;
+  for (const auto& c : found) bytes = std::max(bytes, c->workspace());
+  void* workspace = bytes ? ctx.scratch(bytes) : nullptr;
+  double best_us = std::numeric_limits<double>::infinity();
+  std::unique_ptr<ConvCandidate>* best = nullptr;
+  for (auto& c : found) {
+    const double us = measurer_.microseconds(
+        ctx.stream(), [&](cudaStream_t stream) { c->launch(operands, workspace, stream); });
+    if (us < best_us) best_us = us, best = &c;
+  }
+  if (best == nullptr) fail(ErrorKind::kNotImplemented, "none of cuDNN's plans runs for ", key);
+  cache_->put(key, (*best)->id());
+  return *(slot = std::move(*best));
+}
+
+}  // namespace cuvil

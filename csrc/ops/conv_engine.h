@@ -1,0 +1,34 @@
+// Convolutions with bias, residual and activation. One engine a session serves Conv and cuvil::FusedConv.
+#pragma once
+
+#include <map>
+#include <memory>
+
+#include "core/tuning_cache.h"
+#include "libs/measure.h"
+#include "ops/conv_candidate.h"
+
+namespace cuvil {
+
+class ConvEngine : public SharedState {
+ public:
+  ConvEngine();
+  ~ConvEngine() override;
+
+  // Computes Y, which holds at least one element. On the first run of a problem outside a capture, the candidates are
+  // measured and the fastest is kept, in memory and in the per-user cache; a run that is captured first takes the
+  // first that works. Throws Error(kNotImplemented) when no candidate runs.
+  void run(OpContext& ctx, ConvProblem problem, const ConvOperands& operands);
+
+ private:
+  const ConvCandidate& choose(OpContext& ctx, const ConvProblem& problem, const ConvOperands& operands);
+  ConvCandidates candidates(OpContext& ctx, const ConvProblem& problem, const ConvOperands& operands,
+                            const ConvFilter& filter);
+
+  cudnnHandle_t handle_ = nullptr;
+  libs::Measurer measurer_;
+  std::unique_ptr<TuningCache> cache_;
+  std::map<ConvProblem, std::unique_ptr<ConvCandidate>> chosen_;
+};
+
+}  // namespace cuvil
