@@ -1,0 +1,59 @@
+"""cuvil_onnx: ONNX models made fast on NVIDIA GPUs, inside ONNX Runtime.
+
+Importing the package registers ``CuvilExecutionProvider`` with ONNX Runtime when the library is built and
+onnxruntime >= 1.27 is installed; set ``CUVIL_REGISTER=0`` to leave that to an explicit :func:`register`.
+A failure never breaks the import: it is kept, and shown by ``cuvil info`` and by the session's fallback warning.
+"""
+
+from __future__ import annotations
+
+import importlib
+import os
+from typing import TYPE_CHECKING, Any
+
+from cuvil_onnx import errors
+from cuvil_onnx.runtime.registration import get_ep_name, get_ep_names, get_library_path, register
+
+if TYPE_CHECKING:
+    from cuvil_onnx.api import Optimized, optimize
+    from cuvil_onnx.runtime.devices import devices
+    from cuvil_onnx.runtime.session import InferenceSession
+
+__version__ = "0.1.0"
+
+__all__ = [
+    "InferenceSession",
+    "Optimized",
+    "__version__",
+    "devices",
+    "errors",
+    "get_ep_name",
+    "get_ep_names",
+    "get_library_path",
+    "optimize",
+    "register",
+]
+
+# Loaded on first use: onnx, onnx_ir and onnxruntime take longer to import than a short script may want to wait.
+_LAZY = {
+    "InferenceSession": "cuvil_onnx.runtime.session",
+    "Optimized": "cuvil_onnx.api",
+    "devices": "cuvil_onnx.runtime.devices",
+    "optimize": "cuvil_onnx.api",
+}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _LAZY:
+        raise AttributeError(f"module 'cuvil_onnx' has no attribute {name!r}")
+    value = getattr(importlib.import_module(_LAZY[name]), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *_LAZY})
+
+
+if os.environ.get("CUVIL_REGISTER", "1") != "0" and get_library_path(missing_ok=True):
+    register()

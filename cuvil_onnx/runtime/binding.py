@@ -1,0 +1,128 @@
+"""I/O binding by the caller, captured too when every bound address is fixed and known.
+
+The binding records the addresses given to it. They are the key of the captured graph, so that a graph can only be
+replayed while exactly these addresses are bound: rebinding leads to another key, never to a stale result.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable
+from typing import Any
+
+import onnxruntime
+
+from cuvil_onnx.runtime.eager import eager_run_options
+from cuvil_onnx.runtime.graph_cache import GraphCache
+from cuvil_onnx.runtime.graph_runner import ALWAYS, AUTO, NotCapturable
+
+_Place = tuple[int, tuple[int, ...], str]
+
+
+class IOBinding(onnxruntime.IOBinding):  # type: ignore[misc]
+    """``onnxruntime.IOBinding`` that knows what is bound where."""
+
+    def __init__(self, session: Any) -> None:
+        super().__init__(session)
+        self._input_places: dict[str, _Place | None] = {}
+        self._output_places: dict[str, _Place | None] = {}
+
+    def bind_cpu_input(self, name: str, arr_on_cpu: Any) -> None:
+        super().bind_cpu_input(name, arr_on_cpu)
+        self._input_places[name] = None
+
+    def bind_input(
+        self, name: str, device_type: str, device_id: int, element_type: Any, shape: Any, buffer_ptr: int
+    ) -> None:
+        super().bind_input(name, device_type, device_id, element_type, shape, buffer_ptr)
+        self._input_places[name] = _place(device_type, buffer_ptr, shape, element_type)
+
+    def bind_ortvalue_input(self, name: str, ortvalue: Any) -> None:
+        super().bind_ortvalue_input(name, ortvalue)
+        self._input_places[name] = _ortvalue_place(ortvalue)
+
+    def bind_output(
+        self,
+        name: str,
+        device_type: str = "cpu",
+        device_id: int = 0,
+        element_type: Any = None,
+        shape: Any = None,
+        buffer_ptr: int | None = None,
+    ) -> None:
+        super().bind_output(name, device_type, device_id, element_type, shape, buffer_ptr)
+        self._output_places[name] = _place(device_type, buffer_ptr, shape, element_type) if buffer_ptr else None
+
+    def bind_ortvalue_output(self, name: str, ortvalue: Any) -> None:
+        super().bind_ortvalue_output(name, ortvalue)
+        self._output_places[name] = _ortvalue_place(ortvalue)
+
+    def clear_binding_inputs(self) -> None:
+        super().clear_binding_inputs()
+        self._input_places.clear()
+
+    def clear_binding_outputs(self) -> None:
+        super().clear_binding_outputs()
+        self._output_places.clear()
+
+    def key(self) -> Hashable:
+        """Addresses, shapes and types of everything bound; raises NotCapturable unless all of them are fixed."""
+        for name, place in (*self._input_places.items(), *self._output_places.items()):
+            if place is None:
+                raise NotCapturable(f"{name!r} is not bound to a fixed device address")
+        # Warm-ups run the model several times: an output written over an input would be applied more than once.
+        inputs = {place[0] for place in self._input_places.values() if place}
+        shared = [name for name, place in self._output_places.items() if place and place[0] in inputs]
+        if shared:
+            raise NotCapturable(f"output {shared[0]!r} is bound to the memory of an input")
+        return ("binding", tuple(sorted(self._input_places.items())), tuple(sorted(self._output_places.items())))
+
+
+def _place(device_type: str, address: int, shape: Any, element_type: Any) -> _Place | None:
+    return None if device_type == "cpu" else (int(address), tuple(shape), str(element_type))
+
+
+def _ortvalue_place(value: Any) -> _Place | None:
+    if not value.is_tensor() or value.device_name() == "cpu":
+        return None
+    return (value.data_ptr(), tuple(value.shape()), value.data_type())
+
+
+class BindingRunner:
+    """Runs a caller's binding: eagerly the first time (policy "auto"), captured and replayed when it comes again."""
+
+    def __init__(self, session: Any, cache: GraphCache[Any], policy: str) -> None:
+        self._session, self._cache, self._policy = session, cache, policy
+        self._eager = eager_run_options()
+
+    def run(self, binding: IOBinding) -> None:
+        """Runs with outputs left where they are bound; ONNX Runtime synchronises before it returns."""
+        try:
+            key = binding.key()
+        except NotCapturable as refusal:
+            if self._policy == ALWAYS:
+                raise RuntimeError(f"cuda_graph='always': {refusal}") from None
+            self._cache.refuse(str(refusal), str(refusal))
+            return self._run(binding, self._eager)
+        options = self._cache.get(key)
+        if options is not None:
+            return self._run(binding, options)
+        if self._cache.refusal(key) is not None or (self._policy == AUTO and self._cache.first_sight(key)):
+            return self._run(binding, self._eager)
+        return self._capture(key, binding)
+
+    def _capture(self, key: Hashable, binding: IOBinding) -> None:
+        graph_id = self._cache.make_room()
+        options = onnxruntime.RunOptions()
+        options.add_run_config_entry("gpu_graph_id", str(graph_id))
+        try:
+            self._run(binding, options)
+        except Exception as error:
+            self._cache.abandon(graph_id)
+            if self._policy == ALWAYS:
+                raise
+            self._cache.refuse(key, " ".join(str(error).split()))
+            return self._run(binding, self._eager)
+        return self._cache.put(key, graph_id, options)
+
+    def _run(self, binding: IOBinding, options: Any) -> None:
+        self._session.run_with_iobinding(binding, options)

@@ -1,0 +1,51 @@
+"""The forms in which a model may be given to a session, brought to what ONNX Runtime takes: a path or bytes."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+
+@contextlib.contextmanager
+def open_model(model: Any) -> Iterator[str | bytes]:
+    """Yields a path or the serialized model for a path, bytes, ``ModelProto`` or the result of ``optimize``.
+
+    A ``ModelProto`` too large for one protobuf message (2 GB) goes through a temporary folder that is removed when
+    the block ends: the session has read its weights by then. Raises TypeError for anything else.
+    """
+    if isinstance(model, str | os.PathLike):
+        yield os.fspath(model)
+        return
+    if isinstance(model, bytes | bytearray | memoryview):
+        yield bytes(model)
+        return
+    proto = model.model if hasattr(model, "model") and hasattr(model, "report") else model
+    if not hasattr(proto, "SerializeToString"):
+        raise TypeError(
+            "a model is a path, bytes, onnx.ModelProto or the result of cuvil_onnx.optimize, "
+            f"not {type(model).__name__}"
+        )
+    try:
+        data: bytes = proto.SerializeToString()
+    except Exception as error:  # the protobuf runtimes raise different classes for "too large"
+        with tempfile.TemporaryDirectory(prefix="cuvil_onnx-") as folder:
+            yield _save_with_external_data(proto, Path(folder), error)
+        return
+    yield data
+
+
+def _save_with_external_data(proto: Any, folder: Path, cause: Exception) -> str:
+    import onnx
+
+    path = folder / "model.onnx"
+    copy = onnx.ModelProto()
+    copy.CopyFrom(proto)  # onnx.save moves the weights out of the message it is given
+    try:
+        onnx.save(copy, str(path), save_as_external_data=True, all_tensors_to_one_file=True, location="weights")
+    except Exception:
+        raise ValueError(f"the model cannot be serialized: {cause}") from cause
+    return str(path)
