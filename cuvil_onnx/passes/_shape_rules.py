@@ -1,0 +1,407 @@
+"""How each operator makes shapes from shapes, and shape vectors from shape vectors."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import onnx_ir as ir
+
+from cuvil_onnx.passes._dims import Dim, Dims, Names
+from cuvil_onnx.rewrite.graph import GraphContext
+
+MAX_VECTOR = 16
+"""Integer tensors with more elements are not shapes."""
+
+Vector = tuple[Dim | bool | None, ...]
+
+
+class Sizes:
+    """What is known: `dims` of values, and `vectors`, the elements of small integer tensors of rank 0 or 1."""
+
+    def __init__(self, ctx: GraphContext, names: Names) -> None:
+        self.ctx = ctx
+        self.names = names
+        self.dims: dict[ir.Value, Dims] = {}
+        self.vectors: dict[ir.Value, Vector] = {}
+
+    def symbol(self, declared: Dim | None, value: ir.Value, axis: int) -> str:
+        """A declared symbol; files also write "-1", "?" or nothing for sizes that need not be equal."""
+        if isinstance(declared, str) and any(c.isalpha() for c in declared) and declared.lower() != "none":
+            return declared
+        return self.names.formula(f"{value.name}.{axis}")
+
+    def of(self, value: ir.Value | None) -> Dims | None:
+        """The shape of a value, when its rank is known."""
+        return None if value is None else self.dims.get(value)
+
+    def vector(self, value: ir.Value | None) -> Vector | None:
+        """The elements of a small integer tensor; None in it is an element that is not known."""
+        if value is None:
+            return None
+        if value not in self.vectors:
+            tensor = self.ctx.tensor(value)
+            if tensor is None or tensor.size > MAX_VECTOR or tensor.dtype not in (ir.DataType.INT64, ir.DataType.INT32):
+                return None
+            self.vectors[value] = tuple(int(i) for i in tensor.numpy().reshape(-1))
+        return self.vectors[value]
+
+    def ints(self, node: ir.Node, name: str, index: int) -> list[int] | None:
+        """An attribute that became an input (axes, ...): its integers, None when absent or unknown."""
+        given = self.ctx.attr(node, name)
+        if given is not None:
+            return [int(i) for i in given]
+        return self.ctx.ints(node.inputs[index]) if index < len(node.inputs) else None
+
+
+Rule = Callable[[ir.Node, Sizes], "Dims | None"]
+
+
+def propagate(node: ir.Node, sizes: Sizes) -> list[Dims | None]:
+    """The shapes of a node's outputs as far as they are known; also takes note of shape vectors."""
+    domain = "" if node.domain in ("ai.onnx", "cuvil") else node.domain
+    if domain == "" and len(node.outputs) == 1:
+        made = _vector(node, sizes)
+        if made is not None and len(made) <= MAX_VECTOR:
+            sizes.vectors[node.outputs[0]] = made
+    if domain == "" and node.op_type == "Split":
+        return _split(node, sizes)
+    if node.domain == "cuvil" and node.op_type in ("LayerNorm", "Pointwise"):
+        operands = [i for k, i in enumerate(node.inputs) if node.op_type == "Pointwise" or k in (0, 3, 4)]
+        return [_broadcast(operands, sizes)] * len(node.outputs)
+    rule = _RULES.get(node.op_type) if domain == "" else None
+    first = rule(node, sizes) if rule is not None and node.inputs else None
+    return [first, *[None] * (len(node.outputs) - 1)]
+
+
+def _broadcast(values: Sequence[ir.Value | None], sizes: Sizes) -> Dims | None:
+    shapes = [sizes.of(v) for v in values if v is not None]
+    known = [s for s in shapes if s is not None]
+    return sizes.names.broadcast_all(known) if known and len(known) == len(shapes) else None
+
+
+def _elementwise(node: ir.Node, sizes: Sizes) -> Dims | None:
+    return _broadcast(node.inputs, sizes)
+
+
+def _same(node: ir.Node, sizes: Sizes) -> Dims | None:
+    return sizes.of(node.inputs[0])
+
+
+def _matmul(node: ir.Node, sizes: Sizes) -> Dims | None:
+    a, b = sizes.of(node.inputs[0]), sizes.of(node.inputs[1])
+    if a is None or b is None or len(a) < 2 or len(b) < 2:
+        return None
+    columns = b[-2] if sizes.ctx.attr(node, "transB", 0) else b[-1]
+    return (*sizes.names.broadcast_all([a[:-2], b[:-2]]), a[-2], columns) if len(a) + len(b) > 4 else (a[0], columns)
+
+
+def _gemm(node: ir.Node, sizes: Sizes) -> Dims | None:
+    a, b = sizes.of(node.inputs[0]), sizes.of(node.inputs[1])
+    if a is None or b is None:
+        return None
+    return a[1 if sizes.ctx.attr(node, "transA", 0) else 0], b[0 if sizes.ctx.attr(node, "transB", 0) else 1]
+
+
+def _transpose(node: ir.Node, sizes: Sizes) -> Dims | None:
+    x = sizes.of(node.inputs[0])
+    if x is None:
+        return None
+    return tuple(x[i] for i in sizes.ctx.attr(node, "perm", range(len(x) - 1, -1, -1)))
+
+
+def _conv(node: ir.Node, sizes: Sizes) -> Dims | None:
+    w = sizes.of(node.inputs[1])
+    kernel = None if w is None else [d for d in w[2:] if isinstance(d, int)]
+    if w is None or kernel is None or len(kernel) != len(w) - 2:
+        return None
+    return _sliding(node, sizes, kernel, w[0])
+
+
+def _pool(node: ir.Node, sizes: Sizes) -> Dims | None:
+    x = sizes.of(node.inputs[0])
+    if x is None:
+        return None
+    last = sizes.ctx.attr(node, "layout", "NCHW") == "NHWC"
+    channels = x[-1 if last else 1]
+    if node.op_type.startswith("Global") or sizes.ctx.attr(node, "global", 0):
+        ones: Dims = (1,) * (len(x) - 2)
+        return (x[0], *ones, channels) if last else (x[0], channels, *ones)
+    return _sliding(node, sizes, list(sizes.ctx.attr(node, "kernel_shape", ())), channels)
+
+
+def _sliding(node: ir.Node, sizes: Sizes, kernel: Sequence[int], channels: Dim) -> Dims | None:
+    x = sizes.of(node.inputs[0])
+    n = len(kernel)
+    if x is None or len(x) != n + 2 or sizes.ctx.attr(node, "auto_pad", "NOTSET") not in ("NOTSET", "VALID", ""):
+        return None
+    last = sizes.ctx.attr(node, "layout", "NCHW") == "NHWC"
+    strides, pads = sizes.ctx.attr(node, "strides", [1] * n), sizes.ctx.attr(node, "pads", [0] * 2 * n)
+    dilations = sizes.ctx.attr(node, "dilations", [1] * n)
+    ceil = bool(sizes.ctx.attr(node, "ceil_mode", 0))
+    spatial = [
+        sizes.names.window(d, kernel[i], strides[i], pads[i] + pads[i + n], dilations[i], ceil)
+        for i, d in enumerate(x[1:-1] if last else x[2:])
+    ]
+    return (x[0], *spatial, channels) if last else (x[0], channels, *spatial)
+
+
+def _reshape(node: ir.Node, sizes: Sizes) -> Dims | None:
+    x, target = sizes.of(node.inputs[0]), sizes.vector(node.inputs[1])
+    if target is None or any(t is None for t in target):
+        return None
+    wanted: list[Dim] = [t for t in target if t is not None]
+    for axis, dim in enumerate(wanted):
+        if dim == 0 and not sizes.ctx.attr(node, "allowzero", 0):
+            if x is None or axis >= len(x):
+                return None
+            wanted[axis] = x[axis]
+    if -1 in wanted:
+        hole = wanted.index(-1)
+        rest = [*wanted[:hole], *wanted[hole + 1 :]]
+        if x is None or -1 in rest:
+            return None
+        wanted[hole] = sizes.names.remainder(x, rest)
+    return tuple(wanted)
+
+
+def _expand(node: ir.Node, sizes: Sizes) -> Dims | None:
+    x, target = sizes.of(node.inputs[0]), sizes.vector(node.inputs[1])
+    if x is None or target is None or any(t is None for t in target):
+        return None
+    return sizes.names.broadcast_all([x, tuple(t for t in target if t is not None)])
+
+
+def _gather(node: ir.Node, sizes: Sizes) -> Dims | None:
+    data, indices = sizes.of(node.inputs[0]), sizes.of(node.inputs[1])
+    if data is None or indices is None:
+        return None
+    axis = sizes.ctx.attr(node, "axis", 0) % len(data)
+    return (*data[:axis], *indices, *data[axis + 1 :])
+
+
+def _unsqueeze(node: ir.Node, sizes: Sizes) -> Dims | None:
+    x, axes = sizes.of(node.inputs[0]), sizes.ints(node, "axes", 1)
+    if x is None or axes is None:
+        return None
+    rank = len(x) + len(axes)
+    places = {a % rank for a in axes}
+    rest = iter(x)
+    return tuple(1 if i in places else next(rest) for i in range(rank))
+
+
+def _squeeze(node: ir.Node, sizes: Sizes) -> Dims | None:
+    x, axes = sizes.of(node.inputs[0]), sizes.ints(node, "axes", 1)
+    if x is None or axes is None:
+        return None
+    places = {a % len(x) for a in axes}
+    return tuple(d for i, d in enumerate(x) if i not in places)
+
+
+def _concat(node: ir.Node, sizes: Sizes) -> Dims | None:
+    shapes = [sizes.of(v) for v in node.inputs]
+    known = [s for s in shapes if s is not None]
+    if len(known) != len(shapes):
+        return None
+    axis = sizes.ctx.attr(node, "axis", 0) % len(known[0])
+    total: Dim = 0
+    for dims in known:
+        total = sizes.names.add(total, dims[axis])
+    # The inputs agree on the other axes: a number among them is what all are.
+    merged = [next((s[i] for s in known if isinstance(s[i], int)), known[0][i]) for i in range(len(known[0]))]
+    merged[axis] = total
+    return tuple(merged)
+
+
+def _slice(node: ir.Node, sizes: Sizes) -> Dims | None:
+    x = sizes.of(node.inputs[0])
+    starts, ends = sizes.ints(node, "starts", 1), None
+    if x is None or starts is None:
+        return None
+    given = sizes.ctx.attr(node, "ends")
+    ends = tuple(given) if given is not None else sizes.vector(node.inputs[2] if len(node.inputs) > 2 else None)
+    axes = sizes.ints(node, "axes", 3) or list(range(len(starts)))
+    steps = sizes.ints(node, "steps", 4) or [1] * len(starts)
+    if ends is None or len(ends) != len(starts):
+        return None
+    dims = list(x)
+    for start, end, axis, step in zip(starts, ends, axes, steps, strict=True):
+        size = dims[axis % len(x)]
+        if step != 1 or end is None:
+            return None
+        if isinstance(size, int) and isinstance(end, int):
+            low, high = (min(max(p + size if p < 0 else p, 0), size) for p in (start, end))
+            dims[axis % len(x)] = max(high - low, 0)
+        elif start != 0:
+            return None
+        elif (isinstance(end, int) and end > 1 << 30) or end == size:
+            continue
+        elif isinstance(end, str) and isinstance(size, int):
+            dims[axis % len(x)] = sizes.names.minimum(end, size)
+        else:
+            return None
+    return tuple(dims)
+
+
+def _split(node: ir.Node, sizes: Sizes) -> list[Dims | None]:
+    x = sizes.of(node.inputs[0])
+    count = len(node.outputs)
+    if x is None:
+        return [None] * count
+    axis = sizes.ctx.attr(node, "axis", 0) % len(x)
+    parts = sizes.ints(node, "split", 1)
+    size = x[axis]
+    if parts is None and isinstance(size, int) and size % count == 0:
+        parts = [size // count] * count
+    if parts is None or len(parts) != count:
+        return [None] * count
+    return [(*x[:axis], part, *x[axis + 1 :]) for part in parts]
+
+
+def _reduce(node: ir.Node, sizes: Sizes) -> Dims | None:
+    x, axes = sizes.of(node.inputs[0]), sizes.ints(node, "axes", 1)
+    if x is None or (axes is None and len([i for i in node.inputs if i is not None]) > 1):
+        return None
+    if not axes:
+        if sizes.ctx.attr(node, "noop_with_empty_axes", 0):
+            return x
+        axes = list(range(len(x)))
+    places = {a % len(x) for a in axes}
+    keep = sizes.ctx.attr(node, "keepdims", 1)
+    return tuple(1 if i in places else d for i, d in enumerate(x) if keep or i not in places)
+
+
+def _range(node: ir.Node, sizes: Sizes) -> Dims | None:
+    start, limit, delta = (sizes.vector(v) for v in node.inputs[:3])
+    if start == (0,) and delta == (1,) and limit is not None and limit[0] is not None:
+        return (limit[0],)
+    return None
+
+
+def _shape_of_shape(node: ir.Node, sizes: Sizes) -> Dims | None:
+    x = sizes.of(node.inputs[0])
+    return None if x is None else (len(_window_of(node, sizes, x)),)
+
+
+def _constant_of_shape(node: ir.Node, sizes: Sizes) -> Dims | None:
+    target = sizes.vector(node.inputs[0])
+    return None if target is None or any(t is None for t in target) else tuple(t for t in target if t is not None)
+
+
+def _attention(node: ir.Node, sizes: Sizes) -> Dims | None:
+    q = sizes.of(node.inputs[0])
+    if node.domain != "cuvil" or q is None:
+        return None
+    if sizes.ctx.attr(node, "layout") == "packed":
+        return (*q[:2], sizes.names.divide(q[2], 3))
+    v = sizes.of(node.inputs[2])
+    return (*q[:2], q[2] if v is None else v[2])
+
+
+def _window_of(node: ir.Node, sizes: Sizes, items: Sequence[Dim]) -> Sequence[Dim]:
+    """The part of a shape that Shape's `start` and `end` choose."""
+    return items[slice(sizes.ctx.attr(node, "start", 0), sizes.ctx.attr(node, "end", len(items)))]
+
+
+def _vector(node: ir.Node, sizes: Sizes) -> Vector | None:
+    """The elements of the integer (or bool) tensor that a node of shape arithmetic computes."""
+    kind, ctx = node.op_type, sizes.ctx
+    first = node.inputs[0] if node.inputs else None
+    if kind == "Shape":
+        dims = sizes.of(first)
+        return None if dims is None else tuple(_window_of(node, sizes, dims))
+    if kind == "ConstantOfShape":
+        count, value = sizes.vector(first), ctx.attr(node, "value")
+        if count is None or len(count) > 1 or not all(isinstance(c, int) and c <= MAX_VECTOR for c in count):
+            return None
+        fill = 0 if value is None else value.numpy().reshape(-1)[0]
+        total = int(count[0]) if count and count[0] is not None and not isinstance(count[0], str) else 1
+        return (int(fill),) * total if int(fill) == fill and value is not None else None
+    a = sizes.vector(first)
+    if kind == "Concat":
+        pieces = [sizes.vector(v) for v in node.inputs]
+        return None if any(p is None for p in pieces) else tuple(e for p in pieces if p is not None for e in p)
+    if a is None:
+        return None
+    if kind in ("Cast", "Identity", "Unsqueeze", "Squeeze", "Reshape", "Flatten"):
+        if kind == "Cast" and ctx.attr(node, "to") not in (ir.DataType.INT64, ir.DataType.INT32):
+            return None
+        return a
+    if kind == "Gather":
+        indices = ctx.ints(node.inputs[1])
+        ok = indices is not None and all(-len(a) <= i < len(a) for i in indices)
+        return tuple(a[i] for i in indices) if indices is not None and ok else None
+    if kind == "Slice":
+        given = ctx.attr(node, "ends")
+        ends = list(given) if given is not None else ctx.ints(node.inputs[2] if len(node.inputs) > 2 else None)
+        starts, steps = sizes.ints(node, "starts", 1), sizes.ints(node, "steps", 4) or [1]
+        return a[starts[0] : ends[0] : steps[0]] if starts and ends and len(starts) == 1 else None
+    if kind in ("Add", "Sub", "Mul", "Div", "Equal"):
+        return _arithmetic(kind, a, sizes.vector(node.inputs[1]), sizes.names)
+    if kind == "Where":
+        x, y = sizes.vector(node.inputs[1]), sizes.vector(node.inputs[2])
+        if x is None or y is None or not len(a) == len(x) == len(y):
+            return None
+        return tuple(None if c is None else (p if c else q) for c, p, q in zip(a, x, y, strict=True))
+    if kind == "ReduceProd" and all(e is not None for e in a) and not ctx.attr(node, "keepdims", 1):
+        return (sizes.names.multiply([e for e in a if e is not None]),)
+    return None
+
+
+def _arithmetic(kind: str, a: Vector, b: Vector | None, names: Names) -> Vector | None:
+    if b is None or (len(a) != len(b) and 1 not in (len(a), len(b))):
+        return None
+    count = max(len(a), len(b))
+    left, right = (v * count if len(v) == 1 else v for v in (a, b))
+    return tuple(
+        None if x is None or y is None else _combine(kind, x, y, names) for x, y in zip(left, right, strict=True)
+    )
+
+
+def _combine(kind: str, x: Dim, y: Dim, names: Names) -> Dim | bool | None:
+    if kind == "Add":
+        return names.add(x, y)
+    if kind == "Sub":
+        return names.subtract(x, y)
+    if kind == "Mul":
+        return names.multiply([x, y])
+    if kind == "Div":
+        return names.divide(x, y) if isinstance(y, int) and y > 0 else None
+    if isinstance(x, int) == isinstance(y, int):
+        return x == y if isinstance(x, int) or x == y else None
+    number = x if isinstance(x, int) else y
+    return False if isinstance(number, int) and number < 0 else None
+
+
+_ELEMENTWISE = (
+    "Add Sub Mul Div Pow Mod Max Min Sum Mean Where And Or Xor Equal Less LessOrEqual Greater GreaterOrEqual "
+    "BitwiseAnd BitwiseOr BitwiseXor BitShift PRelu"
+)
+_SAME = (
+    "Neg Abs Sqrt Reciprocal Exp Log Erf Tanh Sigmoid Sin Cos Tan Asin Acos Atan Sinh Cosh Asinh Acosh Atanh Floor "
+    "Ceil Round Sign Relu Softplus Softsign HardSwish Mish Gelu Swish LeakyRelu Elu Selu Celu HardSigmoid ThresholdedRelu "
+    "Clip Cast Identity Not IsNaN IsInf BitwiseNot Softmax LogSoftmax Hardmax LayerNormalization RMSNormalization "
+    "BatchNormalization InstanceNormalization GroupNormalization LpNormalization LRN CumSum Trilu Dropout ScatterND "
+    "QuantizeLinear DequantizeLinear"
+)
+_REDUCTIONS = "Mean Sum Max Min Prod L1 L2 SumSquare LogSum LogSumExp"
+_RULES: dict[str, Rule] = {
+    **dict.fromkeys(_ELEMENTWISE.split(), _elementwise),
+    **dict.fromkeys(_SAME.split(), _same),
+    **{f"Reduce{name}": _reduce for name in _REDUCTIONS.split()},
+    **dict.fromkeys(("MaxPool", "AveragePool", "GlobalAveragePool", "GlobalMaxPool", "Pool"), _pool),
+    **dict.fromkeys(("MatMul", "FusedMatMul"), _matmul),
+    **dict.fromkeys(("Conv", "FusedConv"), _conv),
+    "Gemm": _gemm,
+    "Transpose": _transpose,
+    "Reshape": _reshape,
+    "Expand": _expand,
+    "Gather": _gather,
+    "Unsqueeze": _unsqueeze,
+    "Squeeze": _squeeze,
+    "Concat": _concat,
+    "Slice": _slice,
+    "Range": _range,
+    "Shape": _shape_of_shape,
+    "ConstantOfShape": _constant_of_shape,
+    "Attention": _attention,
+}
