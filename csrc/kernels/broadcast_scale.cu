@@ -1,7 +1,6 @@
-#include "kernels/broadcast_scale.cuh"
-
 #include "device/index.cuh"
 #include "device/vec.cuh"
+#include "kernels/broadcast_scale.cuh"
 
 namespace cuvil {
 namespace {
@@ -9,9 +8,9 @@ namespace {
 constexpr int kThreads = 256;
 
 template <typename T>
-__global__ void __launch_bounds__(kThreads) broadcast_scale_kernel(T* __restrict__ y, const T* __restrict__ c,
-                                                                   int64_t count, int64_t cols, int64_t stride_row,
-                                                                   int64_t stride_col, float scale) {
+__global__ void __launch_bounds__(kThreads)
+    broadcast_scale_kernel(T* __restrict__ y, const T* __restrict__ c, int64_t count, int64_t cols, int64_t stride_row,
+                           int64_t stride_col, float scale) {
   const int64_t i = static_cast<int64_t>(blockIdx.x) * kThreads + threadIdx.x;
   if (i >= count) return;
   const int64_t row = i / cols, col = i - row * cols;

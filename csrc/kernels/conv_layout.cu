@@ -1,7 +1,6 @@
-#include "kernels/conv_layout.cuh"
-
 #include "device/index.cuh"
 #include "device/vec.cuh"
+#include "kernels/conv_layout.cuh"
 
 namespace cuvil {
 namespace {
@@ -10,8 +9,8 @@ constexpr int kThreads = 256;
 
 // Weights are repacked once when a session is built: a gather that writes coalesced is fast enough.
 template <typename T>
-__global__ void __launch_bounds__(kThreads)
-    channels_last_kernel(const T* __restrict__ in, T* __restrict__ out, int64_t count, int64_t channels, int64_t inner) {
+__global__ void __launch_bounds__(kThreads) channels_last_kernel(const T* __restrict__ in, T* __restrict__ out,
+                                                                 int64_t count, int64_t channels, int64_t inner) {
   const int64_t i = static_cast<int64_t>(blockIdx.x) * kThreads + threadIdx.x;
   if (i >= count) return;
   const int64_t c = i % channels, rest = i / channels;
@@ -32,8 +31,8 @@ __global__ void __launch_bounds__(kThreads) spatial_pad_kernel(SpatialPadParams 
     at[d] = i % p.out_dims[d] - p.begin[d];
     i /= p.out_dims[d];
   }
-  const bool inside = at[0] >= 0 && at[0] < p.in_dims[0] && at[1] >= 0 && at[1] < p.in_dims[1] && at[2] >= 0 &&
-                      at[2] < p.in_dims[2];
+  const bool inside =
+      at[0] >= 0 && at[0] < p.in_dims[0] && at[1] >= 0 && at[1] < p.in_dims[1] && at[2] >= 0 && at[2] < p.in_dims[2];
   T x{};
   if (inside) {
     const int64_t position = ((i * p.in_dims[0] + at[0]) * p.in_dims[1] + at[1]) * p.in_dims[2] + at[2];

@@ -1,8 +1,7 @@
-#include "kernels/epilogue.cuh"
-
 #include "device/activation.cuh"
 #include "device/index.cuh"
 #include "device/vec.cuh"
+#include "kernels/epilogue.cuh"
 
 namespace cuvil {
 namespace {
@@ -59,8 +58,7 @@ cudaError_t dispatch(const EpilogueParams& p, cudaStream_t stream) {
   const auto aligned = [](const void* q) { return reinterpret_cast<uintptr_t>(q) % 16 == 0; };
   const bool bias_fits = p.bias == nullptr || p.inner % N == 0 || (p.inner == 1 && p.channels % N == 0) ||
                          (p.inner == 1 && p.channels == 1);
-  if (p.count % N == 0 && aligned(p.y) && aligned(p.z) && bias_fits)
-    return launch<T, N, device::FastDiv32>(p, stream);
+  if (p.count % N == 0 && aligned(p.y) && aligned(p.z) && bias_fits) return launch<T, N, device::FastDiv32>(p, stream);
   return launch<T, 1, device::FastDiv32>(p, stream);
 }
 

@@ -9,9 +9,9 @@
 namespace cuvil {
 
 struct EpilogueParams {
-  void* y = nullptr;           // [count], read and written
-  const void* bias = nullptr;  // [channels] or null; element i of y takes bias[(i / inner) % channels]
-  const void* z = nullptr;     // [count] or null
+  void* y = nullptr;                // [count], read and written
+  const void* bias = nullptr;       // [channels] or null; element i of y takes bias[(i / inner) % channels]
+  const void* z = nullptr;          // [count] or null
   DType dtype = DType::kUndefined;  // f32, f16, bf16 or f64
   int64_t count = 0;
   int64_t channels = 1;

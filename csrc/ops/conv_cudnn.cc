@@ -87,14 +87,16 @@ int add_graph(cudnnHandle_t handle, const ConvProblem& p, bool explicit_padding,
     const ConvProblem planned = explicit_padding ? padded_problem(p) : p;
     const ConvGraph graph(handle, planned, fusion);
     // The fallback list is the slow but general one: asked only when the ranked one yields nothing.
-    for (const auto& [mode, mode_name] : {std::pair{CUDNN_HEUR_MODE_A, "a"}, std::pair{CUDNN_HEUR_MODE_FALLBACK, "f"}}) {
+    for (const auto& [mode, mode_name] :
+         {std::pair{CUDNN_HEUR_MODE_A, "a"}, std::pair{CUDNN_HEUR_MODE_FALLBACK, "f"}}) {
       std::vector<CudnnDescriptor> configurations = graph.configurations(mode);
       for (size_t i = 0; i < configurations.size() && added < most && !filter.full(out); ++i) {
         std::string id = concat("cudnn:", name, explicit_padding ? ":pad:" : ":", mode_name, i);
         if (!filter.wants(id)) continue;
         std::optional<ConvPlan> plan = graph.plan(std::move(configurations[i]));
         if (!plan) continue;
-        out.push_back(std::make_unique<CudnnConv>(std::move(id), p, explicit_padding, handle, fusion, std::move(*plan)));
+        out.push_back(
+            std::make_unique<CudnnConv>(std::move(id), p, explicit_padding, handle, fusion, std::move(*plan)));
         ++added;
       }
       if (added) break;

@@ -19,8 +19,8 @@ std::string ConvProblem::key() const {
     out << ' ' << name;
     for (int i = 0; i < window.rank; ++i) out << (i ? "x" : "") << s[static_cast<size_t>(i)];
   };
-  out << "conv " << name_of(dtype) << (channels_last ? " last" : " first") << " n" << n << " c" << c << " k" << k << " g"
-      << groups;
+  out << "conv " << name_of(dtype) << (channels_last ? " last" : " first") << " n" << n << " c" << c << " k" << k
+      << " g" << groups;
   list("in", window.in);
   list("kernel", window.kernel);
   list("stride", window.stride);
@@ -75,8 +75,8 @@ const ConvCandidate& ConvEngine::choose(OpContext& ctx, const ConvProblem& probl
   double best_us = std::numeric_limits<double>::infinity();
   std::unique_ptr<ConvCandidate>* best = nullptr;
   for (auto& c : found) {
-    const double us = measurer_.microseconds(
-        ctx.stream(), [&](cudaStream_t stream) { c->launch(operands, workspace, stream); });
+    const double us =
+        measurer_.microseconds(ctx.stream(), [&](cudaStream_t stream) { c->launch(operands, workspace, stream); });
     if (us < best_us) best_us = us, best = &c;
   }
   if (best == nullptr) fail(ErrorKind::kNotImplemented, "none of cuDNN's plans runs for ", key);

@@ -15,8 +15,8 @@ class Gemm : public Op {
 
   void compute(OpContext& ctx) override {
     const Tensor a = ctx.input(0), b = ctx.input(1);
-    require(a.shape.rank() == 2 && b.shape.rank() == 2, "Gemm needs matrices, got shapes ", a.shape.to_string(), " and ",
-            b.shape.to_string());
+    require(a.shape.rank() == 2 && b.shape.rank() == 2, "Gemm needs matrices, got shapes ", a.shape.to_string(),
+            " and ", b.shape.to_string());
     GemmProblem p;
     p.dtype = a.dtype;
     p.trans_a = trans_a_, p.trans_b = trans_b_;

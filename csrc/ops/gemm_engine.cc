@@ -71,7 +71,8 @@ void GemmEngine::run(OpContext& ctx, GemmProblem problem, const GemmOperands& o)
     require(!problem.accumulate || o.beta == 1, "a product over K = 0 with beta = ", o.beta, " is not supported");
     const int64_t count = problem.batch * problem.m * problem.n;
     const bool in_place = problem.accumulate && o.c == o.d;
-    if (!in_place) CUVIL_CUDA(cudaMemsetAsync(o.d, 0, static_cast<size_t>(count) * size_of(problem.dtype), ctx.stream()));
+    if (!in_place)
+      CUVIL_CUDA(cudaMemsetAsync(o.d, 0, static_cast<size_t>(count) * size_of(problem.dtype), ctx.stream()));
     EpilogueParams e;
     e.y = o.d;
     e.bias = problem.bias ? o.bias : nullptr;

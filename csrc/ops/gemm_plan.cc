@@ -47,9 +47,9 @@ GemmPlan::GemmPlan(const libs::CublasLt& lt, const GemmProblem& problem, bool fu
   activation_fused_ = fuse && library_activation(p);
 
   const bool f64 = p.dtype == DType::kF64;
-  const cublasComputeType_t compute = f64                                   ? CUBLAS_COMPUTE_64F
+  const cublasComputeType_t compute = f64                                ? CUBLAS_COMPUTE_64F
                                       : p.dtype == DType::kF32 && p.tf32 ? CUBLAS_COMPUTE_32F_FAST_TF32
-                                                                            : CUBLAS_COMPUTE_32F;
+                                                                         : CUBLAS_COMPUTE_32F;
   CUVIL_CUBLASLT(lt_.desc_create(&desc_, compute, f64 ? CUDA_R_64F : CUDA_R_32F));
   const auto set = [&](cublasLtMatmulDescAttributes_t attr, const auto& value) {
     CUVIL_CUBLASLT(lt_.desc_set(desc_, attr, &value, sizeof value));
@@ -60,8 +60,7 @@ GemmPlan::GemmPlan(const libs::CublasLt& lt, const GemmProblem& problem, bool fu
   const cublasOperation_t second = p.trans_a ? CUBLAS_OP_T : CUBLAS_OP_N;
   set(CUBLASLT_MATMUL_DESC_TRANSA, first);
   set(CUBLASLT_MATMUL_DESC_TRANSB, second);
-  const cublasLtEpilogue_t epilogue =
-      epilogue_of(bias_fused_, activation_fused_ ? p.activation : Activation::kNone);
+  const cublasLtEpilogue_t epilogue = epilogue_of(bias_fused_, activation_fused_ ? p.activation : Activation::kNone);
   set(CUBLASLT_MATMUL_DESC_EPILOGUE, epilogue);
   if (bias_fused_) {
     // The rows of the column-major D are our n columns: the bias runs along them, as wanted.
@@ -81,8 +80,8 @@ GemmPlan::~GemmPlan() {
 
 cublasLtMatrixLayout_t GemmPlan::layout(int64_t rows, int64_t cols, int64_t stride) const {
   cublasLtMatrixLayout_t l = nullptr;
-  CUVIL_CUBLASLT(lt_.layout_create(&l, cuda_type(problem_.dtype), static_cast<uint64_t>(rows),
-                                   static_cast<uint64_t>(cols), rows));
+  CUVIL_CUBLASLT(
+      lt_.layout_create(&l, cuda_type(problem_.dtype), static_cast<uint64_t>(rows), static_cast<uint64_t>(cols), rows));
   if (problem_.batch > 1) {
     const int32_t batch = static_cast<int32_t>(problem_.batch);
     CUVIL_CUBLASLT(lt_.layout_set(l, CUBLASLT_MATRIX_LAYOUT_BATCH_COUNT, &batch, sizeof batch));
@@ -115,8 +114,7 @@ std::vector<cublasLtMatmulHeuristicResult_t> GemmPlan::suggestions(cublasLtHandl
 
   std::vector<cublasLtMatmulHeuristicResult_t> results(static_cast<size_t>(count));
   int found = 0;
-  const cublasStatus_t status =
-      lt_.heuristic(handle, desc_, b_, a_, d_, d_, raw, count, results.data(), &found);
+  const cublasStatus_t status = lt_.heuristic(handle, desc_, b_, a_, d_, d_, raw, count, results.data(), &found);
   if (status == CUBLAS_STATUS_NOT_SUPPORTED || status == CUBLAS_STATUS_INVALID_VALUE) return {};
   CUVIL_CUBLASLT(status);
   results.resize(static_cast<size_t>(found));
@@ -147,8 +145,8 @@ void GemmPlan::launch(cublasLtHandle_t handle, const GemmOperands& o, void* work
   const bool f64 = p.dtype == DType::kF64;
   const void* alpha = f64 ? static_cast<const void*>(&alpha64) : &alpha32;
   const void* beta = f64 ? static_cast<const void*>(&beta64) : &beta32;
-  CUVIL_CUBLASLT(lt_.matmul(handle, desc_, alpha, o.b, b_, o.a, a_, beta, p.accumulate ? o.c : o.d, d_, o.d, d_,
-                            &algo_, workspace, workspace_, stream));
+  CUVIL_CUBLASLT(lt_.matmul(handle, desc_, alpha, o.b, b_, o.a, a_, beta, p.accumulate ? o.c : o.d, d_, o.d, d_, &algo_,
+                            workspace, workspace_, stream));
 
   EpilogueParams rest;
   rest.y = o.d;

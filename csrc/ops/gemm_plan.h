@@ -18,7 +18,8 @@ class GemmPlan {
   GemmPlan& operator=(const GemmPlan&) = delete;
 
   // cuBLASLt's suggestions, best first; empty when it has none for this combination.
-  std::vector<cublasLtMatmulHeuristicResult_t> suggestions(cublasLtHandle_t handle, size_t max_workspace, int count) const;
+  std::vector<cublasLtMatmulHeuristicResult_t> suggestions(cublasLtHandle_t handle, size_t max_workspace,
+                                                           int count) const;
   // False when the algorithm (of another run's cache) does not fit this problem after all.
   bool adopt(cublasLtHandle_t handle, const cublasLtMatmulAlgo_t& algo, size_t max_workspace);
   void adopt(const cublasLtMatmulHeuristicResult_t& choice);

@@ -47,7 +47,8 @@ std::string supports(const NodeView& node) {
 }
 
 const Register matmul({.domain = "", .type = "MatMul", .supports = supports, .create = make_op<MatMul>});
-const Register fused({.domain = "com.microsoft", .type = "FusedMatMul", .supports = supports, .create = make_op<MatMul>});
+const Register fused(
+    {.domain = "com.microsoft", .type = "FusedMatMul", .supports = supports, .create = make_op<MatMul>});
 
 }  // namespace
 }  // namespace cuvil

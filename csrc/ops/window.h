@@ -70,7 +70,8 @@ inline Window WindowAttributes::resolve(const std::vector<int64_t>& in,
   const std::vector<int64_t>& size = kernel.empty() ? default_kernel : kernel;
   require(size.size() == rank, "kernel_shape has ", size.size(), " values for ", rank, " spatial dimensions");
   require(strides.empty() || strides.size() == rank, "strides has ", strides.size(), " values, expected ", rank);
-  require(dilations.empty() || dilations.size() == rank, "dilations has ", dilations.size(), " values, expected ", rank);
+  require(dilations.empty() || dilations.size() == rank, "dilations has ", dilations.size(), " values, expected ",
+          rank);
   require(pads.empty() || pads.size() == 2 * rank, "pads has ", pads.size(), " values, expected ", 2 * rank);
   Window w;
   w.rank = static_cast<int>(rank);
@@ -79,7 +80,8 @@ inline Window WindowAttributes::resolve(const std::vector<int64_t>& in,
     w.kernel[i] = size[i];
     w.stride[i] = strides.empty() ? 1 : strides[i];
     w.dilation[i] = dilations.empty() ? 1 : dilations[i];
-    require(w.kernel[i] > 0 && w.stride[i] > 0 && w.dilation[i] > 0, "kernel_shape, strides and dilations must be positive");
+    require(w.kernel[i] > 0 && w.stride[i] > 0 && w.dilation[i] > 0,
+            "kernel_shape, strides and dilations must be positive");
     const int64_t extent = (w.kernel[i] - 1) * w.dilation[i] + 1;
     if (auto_pad == AutoPad::kSameUpper || auto_pad == AutoPad::kSameLower) {
       w.out[i] = (w.in[i] + w.stride[i] - 1) / w.stride[i];

@@ -1,0 +1,40 @@
+// Maximum and average pooling over up to three spatial dimensions, in both layouts.
+#pragma once
+
+#include <cuda_runtime_api.h>
+
+#include "core/dtype.h"
+
+namespace cuvil {
+
+struct PoolParams {
+  const void* x = nullptr;          // [n, c, in...] or, channels last, [n, in..., c]
+  void* y = nullptr;                // the same with out...
+  DType dtype = DType::kUndefined;  // f32, f16, bf16 or f64
+  bool max = false;                 // else average
+  bool channels_last = false;
+  int64_t n = 0, c = 0;
+  // Leading dimensions that a problem lacks have extent, kernel and stride 1.
+  int in[3] = {1, 1, 1}, out[3] = {1, 1, 1}, kernel[3] = {1, 1, 1}, stride[3] = {1, 1, 1}, dilation[3] = {1, 1, 1};
+  int pad_begin[3] = {0, 0, 0}, pad_end[3] = {0, 0, 0};
+  // An average divides by the positions inside the padded input, else by those inside the input. Windows that a
+  // rounded-up output lets hang over the padding count neither.
+  bool count_include_pad = false;
+};
+
+// Averages accumulate in float (f64 in double); a maximum keeps a NaN; a window with nothing inside the input gives
+// the lowest finite value, or an average of 0.
+cudaError_t launch_pool(const PoolParams& p, cudaStream_t stream);
+
+// All spatial dimensions to one: x [n, c, pixels] or, channels last, [n, pixels, c]; y [n, c]; pixels above zero.
+struct GlobalPoolParams {
+  const void* x = nullptr;
+  void* y = nullptr;
+  DType dtype = DType::kUndefined;
+  bool max = false;
+  bool channels_last = false;
+  int64_t n = 0, c = 0, pixels = 0;
+};
+cudaError_t launch_global_pool(const GlobalPoolParams& p, cudaStream_t stream);
+
+}  // namespace cuvil
