@@ -1,0 +1,326 @@
+// The tensor-core attention kernel for 16-bit types, instantiated in attention_f16.cu and attention_bf16.cu.
+//
+// A block owns Bm queries of one head and walks over the keys in tiles of Bn, keeping a running maximum and sum per
+// query (online softmax), so that scores never leave registers. Each warp owns 16 * Mt queries.
+#pragma once
+
+#include "device/attention_mask.cuh"
+#include "device/reduce.cuh"
+#include "device/tensor_core.cuh"
+#include "kernels/attention.cuh"
+
+namespace cuvil {
+
+// Whether the tensor-core kernel takes these parameters: one head size of at most 128, 16-byte aligned rows.
+bool attention_mma_takes(const AttentionParams& p);
+
+cudaError_t launch_attention_f16(const AttentionParams& p, cudaStream_t stream);
+cudaError_t launch_attention_bf16(const AttentionParams& p, cudaStream_t stream);
+
+namespace attention_mma {
+
+using namespace device;
+
+enum class Mask {
+  kNone,  // no mask and a positive scale: the scale folds into the exponent
+  kKeys,  // the same for all queries (padding): a tile's part lies in shared memory
+  kFull,  // anything, read from global memory; also no mask with a scale that is not positive
+};
+
+template <typename T_, int D_, int Warps_, int Mt_, int Bn_, Mask mask_>
+struct Tile {
+  using T = T_;
+  static constexpr int D = D_;  // head size rounded up; the rest is zeros
+  static constexpr int Mt = Mt_, Bn = Bn_;
+  static constexpr Mask mask = mask_;
+  static constexpr int kThreads = 32 * Warps_;
+  static constexpr int Bm = 16 * Mt * Warps_;
+  static constexpr int kRow = D + 8;  // row stride in shared memory: 8 rows of 16 bytes fall in different banks
+  static constexpr int kTileElements = Bn * kRow;
+
+  static int tiles(const AttentionParams& p) { return (p.t + Bn - 1) / Bn; }
+  // Two buffers for each of K and V when there is a second tile, and for the keys' mask.
+  static size_t shared_bytes(const AttentionParams& p) {
+    const size_t buffers = tiles(p) > 1 ? 2 : 1;
+    return buffers * (2 * kTileElements * sizeof(T) + (mask == Mask::kKeys ? Bn * sizeof(float) : 0));
+  }
+};
+
+// Starts copying keys [start, start + Bn) of a [t, D] operand; what lies outside is zero.
+template <typename Tl>
+__device__ __forceinline__ void load_tile(typename Tl::T* shared, const typename Tl::T* src, int64_t stride, int start,
+                                          int t, int head_size) {
+  constexpr int kChunks = Tl::D / 8;
+#pragma unroll
+  for (int i = 0; i < Tl::Bn * kChunks / Tl::kThreads; ++i) {
+    const int c = i * Tl::kThreads + threadIdx.x;
+    const int row = c / kChunks, col = c % kChunks * 8;
+    const bool valid = start + row < t && col < head_size;
+    copy16_async(shared + row * Tl::kRow + col, valid ? src + (start + row) * stride + col : src, valid);
+  }
+}
+
+template <typename Tl>
+__global__ void __launch_bounds__(Tl::kThreads) attention_kernel(const AttentionParams p) {
+  using T = typename Tl::T;
+  constexpr int Mt = Tl::Mt, Bn = Tl::Bn, D = Tl::D, kRow = Tl::kRow;
+  constexpr float kLog2e = 1.4426950408889634f;
+  extern __shared__ __align__(16) unsigned char shared[];
+
+  const int row_blocks = (p.s + Tl::Bm - 1) / Tl::Bm;
+  const int block_row = blockIdx.x % row_blocks * Tl::Bm;
+  const int head = blockIdx.x / row_blocks % p.heads;
+  const int64_t batch = blockIdx.x / row_blocks / p.heads;
+  const int kv_head = head / (p.heads / p.kv_heads);
+  const int warp = threadIdx.x / 32, lane = threadIdx.x % 32, g = lane / 4, q = lane % 4;
+  const int warp_row = block_row + warp * 16 * Mt;
+
+  const T* query = static_cast<const T*>(p.q) + batch * p.q_strides.batch + head * p.q_strides.head;
+  const T* key = static_cast<const T*>(p.k) + batch * p.k_strides.batch + kv_head * p.k_strides.head;
+  const T* value = static_cast<const T*>(p.v) + batch * p.v_strides.batch + kv_head * p.v_strides.head;
+  const int64_t mask_base = batch * p.mask_strides[0] + head * p.mask_strides[1];
+
+  const int end = p.causal ? min(p.t, block_row + Tl::Bm) : p.t;  // keys that some query of this block sees
+  const int tiles = (end + Bn - 1) / Bn;
+  const int buffers = p.t > Bn ? 2 : 1;
+  T* keys = reinterpret_cast<T*>(shared);
+  T* values = keys + buffers * Tl::kTileElements;
+  float* key_mask = reinterpret_cast<float*>(values + buffers * Tl::kTileElements);
+
+  const auto read_key_mask = [&](int start) {  // threads 0 .. Bn - 1 fetch one key's mask each
+    const int j = start + threadIdx.x;
+    return threadIdx.x < Bn && j < p.t ? mask_value<T>(p.mask, p.mask_dtype, mask_base + j * p.mask_strides[3]) : 0.f;
+  };
+
+  load_tile<Tl>(keys, key, p.k_strides.row, 0, p.t, p.head_size);
+  commit_copies();
+  load_tile<Tl>(values, value, p.v_strides.row, 0, p.t, p.head_size);
+  commit_copies();
+  if constexpr (Tl::mask == Mask::kKeys) {
+    if (threadIdx.x < Bn) key_mask[threadIdx.x] = read_key_mask(0);
+  }
+
+  uint32_t a[Mt][D / 16][4];  // this warp's queries
+#pragma unroll
+  for (int m = 0; m < Mt; ++m) {
+#pragma unroll
+    for (int k = 0; k < D / 16; ++k) {
+#pragma unroll
+      for (int i = 0; i < 4; ++i) {
+        const int row = warp_row + m * 16 + g + i % 2 * 8, col = k * 16 + 2 * q + i / 2 * 8;
+        a[m][k][i] = row < p.s && col < p.head_size
+                         ? *reinterpret_cast<const uint32_t*>(query + row * p.q_strides.row + col)
+                         : 0;
+      }
+    }
+  }
+
+  float out[Mt][D / 8][4] = {};
+  float top[Mt][2], sum[Mt][2] = {};  // of rows g and g + 8; sum is this lane's columns only
+#pragma unroll
+  for (int m = 0; m < Mt; ++m) top[m][0] = top[m][1] = -INFINITY;
+
+  for (int tile = 0; tile < tiles; ++tile) {
+    const int start = tile * Bn;
+    const T* tile_keys = keys + tile % 2 * Tl::kTileElements;
+    const T* tile_values = values + tile % 2 * Tl::kTileElements;
+    const bool more = tile + 1 < tiles;
+    float next_mask = 0;
+
+    wait_copies<1>();  // these keys are here; the values may still be on their way
+    __syncthreads();
+    // All warps are past the previous tile's scores: its key buffer and mask are free.
+    if (more) {
+      load_tile<Tl>(keys + (tile + 1) % 2 * Tl::kTileElements, key, p.k_strides.row, start + Bn, p.t, p.head_size);
+      if constexpr (Tl::mask == Mask::kKeys) next_mask = read_key_mask(start + Bn);
+    }
+    commit_copies();
+
+    float s[Mt][Bn / 8][4] = {};
+#pragma unroll
+    for (int n = 0; n < Bn / 16; ++n) {
+#pragma unroll
+      for (int k = 0; k < D / 16; ++k) {
+        uint32_t b[4];
+        load_matrices(b, tile_keys + (n * 16 + lane % 8 + lane / 16 * 8) * kRow + k * 16 + lane / 8 % 2 * 8);
+#pragma unroll
+        for (int m = 0; m < Mt; ++m) {
+          mma_16x8x16<T>(s[m][2 * n], a[m][k], b[0], b[1]);
+          mma_16x8x16<T>(s[m][2 * n + 1], a[m][k], b[2], b[3]);
+        }
+      }
+    }
+
+    if constexpr (Tl::mask == Mask::kKeys) {
+#pragma unroll
+      for (int n = 0; n < Bn / 8; ++n) {
+        const float2 add = *reinterpret_cast<const float2*>(key_mask + tile % 2 * Bn + n * 8 + 2 * q);
+#pragma unroll
+        for (int m = 0; m < Mt; ++m) {
+#pragma unroll
+          for (int i = 0; i < 4; ++i) s[m][n][i] = fmaf(s[m][n][i], p.scale, i % 2 ? add.y : add.x);
+        }
+      }
+      if (more && threadIdx.x < Bn) key_mask[(tile + 1) % 2 * Bn + threadIdx.x] = next_mask;
+    } else if constexpr (Tl::mask == Mask::kFull) {
+#pragma unroll
+      for (int m = 0; m < Mt; ++m) {
+#pragma unroll
+        for (int n = 0; n < Bn / 8; ++n) {
+#pragma unroll
+          for (int i = 0; i < 4; ++i) {
+            const int row = warp_row + m * 16 + g + i / 2 * 8, col = start + n * 8 + 2 * q + i % 2;
+            float add = 0;
+            if (p.mask && row < p.s && col < p.t) {
+              add = mask_value<T>(p.mask, p.mask_dtype, mask_base + row * p.mask_strides[2] + col * p.mask_strides[3]);
+            }
+            s[m][n][i] = fmaf(s[m][n][i], p.scale, add);
+          }
+        }
+      }
+    }
+    // Keys past the end and, in tiles that reach past the diagonal, keys after the query.
+    if (start + Bn > p.t || (p.causal && start + Bn > warp_row)) {
+#pragma unroll
+      for (int m = 0; m < Mt; ++m) {
+#pragma unroll
+        for (int n = 0; n < Bn / 8; ++n) {
+#pragma unroll
+          for (int i = 0; i < 4; ++i) {
+            const int row = warp_row + m * 16 + g + i / 2 * 8, col = start + n * 8 + 2 * q + i % 2;
+            if (col >= p.t || (p.causal && col > row)) s[m][n][i] = -INFINITY;
+          }
+        }
+      }
+    }
+
+    // exp(x - maximum) as 2^(x * factor - maximum * factor). With a mask the difference comes first: a large negative
+    // finite mask must not become -inf by the factor.
+    const float factor = Tl::mask == Mask::kNone ? p.scale * kLog2e : kLog2e;
+#pragma unroll
+    for (int m = 0; m < Mt; ++m) {
+#pragma unroll
+      for (int h = 0; h < 2; ++h) {
+        float high = top[m][h];
+#pragma unroll
+        for (int n = 0; n < Bn / 8; ++n) high = fmaxf(high, fmaxf(s[m][n][2 * h], s[m][n][2 * h + 1]));
+        high = fmaxf(high, __shfl_xor_sync(kFullMask, high, 1));
+        high = fmaxf(high, __shfl_xor_sync(kFullMask, high, 2));
+        // While a row has seen no key, subtract 0 and not -inf: all its exponentials are then 0 and not NaN.
+        const float base = high == -INFINITY ? 0.f : high;
+        const float scaled_base = base * factor;
+        const float keep = fast_exp2((top[m][h] - base) * factor);
+        top[m][h] = high;
+        sum[m][h] *= keep;
+#pragma unroll
+        for (int d = 0; d < D / 8; ++d) {
+          out[m][d][2 * h] *= keep;
+          out[m][d][2 * h + 1] *= keep;
+        }
+#pragma unroll
+        for (int n = 0; n < Bn / 8; ++n) {
+#pragma unroll
+          for (int i = 2 * h; i < 2 * h + 2; ++i) {
+            const float e =
+                Tl::mask == Mask::kNone ? fmaf(s[m][n][i], factor, -scaled_base) : (s[m][n][i] - base) * factor;
+            s[m][n][i] = fast_exp2(e);
+            sum[m][h] += s[m][n][i];
+          }
+        }
+      }
+    }
+
+    wait_copies<1>();  // these values are here; the next keys may still be on their way
+    __syncthreads();
+    // All warps are past the previous tile's product: its value buffer is free.
+    if (more) {
+      load_tile<Tl>(values + (tile + 1) % 2 * Tl::kTileElements, value, p.v_strides.row, start + Bn, p.t, p.head_size);
+    }
+    commit_copies();
+
+#pragma unroll
+    for (int n = 0; n < Bn / 16; ++n) {
+      uint32_t prob[Mt][4];
+#pragma unroll
+      for (int m = 0; m < Mt; ++m) {
+#pragma unroll
+        for (int i = 0; i < 4; ++i) {
+          const float* c = &s[m][2 * n + i / 2][i % 2 * 2];
+          prob[m][i] = pack_pair<T>(c[0], c[1]);
+        }
+      }
+#pragma unroll
+      for (int d = 0; d < D / 16; ++d) {
+        uint32_t b[4];
+        load_matrices_transposed(b, tile_values + (n * 16 + lane % 16) * kRow + d * 16 + lane / 16 * 8);
+#pragma unroll
+        for (int m = 0; m < Mt; ++m) {
+          mma_16x8x16<T>(out[m][2 * d], prob[m], b[0], b[1]);
+          mma_16x8x16<T>(out[m][2 * d + 1], prob[m], b[2], b[3]);
+        }
+      }
+    }
+  }
+
+  T* y = static_cast<T*>(p.y) + batch * p.y_strides.batch + head * p.y_strides.head;
+#pragma unroll
+  for (int m = 0; m < Mt; ++m) {
+#pragma unroll
+    for (int h = 0; h < 2; ++h) {
+      const int row = warp_row + m * 16 + g + h * 8;
+      const float scale = row_scale(warp_reduce<4>(sum[m][h], Sum()), p.masked_rows_zero);
+      if (row >= p.s) continue;
+#pragma unroll
+      for (int d = 0; d < D / 8; ++d) {
+        const int col = d * 8 + 2 * q;
+        if (col >= p.head_size) continue;
+        *reinterpret_cast<uint32_t*>(y + row * p.y_strides.row + col) =
+            pack_pair<T>(out[m][d][2 * h] * scale, out[m][d][2 * h + 1] * scale);
+      }
+    }
+  }
+}
+
+template <typename Tl>
+cudaError_t launch_tile(const AttentionParams& p, cudaStream_t stream) {
+  const size_t bytes = Tl::shared_bytes(p);
+  if (bytes > 48 * 1024) {
+    const cudaError_t code = cudaFuncSetAttribute(attention_kernel<Tl>, cudaFuncAttributeMaxDynamicSharedMemorySize,
+                                                  static_cast<int>(bytes));
+    if (code != cudaSuccess) return code;
+  }
+  const int64_t blocks = int64_t{p.batch} * p.heads * ((p.s + Tl::Bm - 1) / Tl::Bm);
+  if (blocks > INT32_MAX) return cudaErrorInvalidValue;
+  attention_kernel<Tl><<<static_cast<unsigned>(blocks), Tl::kThreads, bytes, stream>>>(p);
+  return cudaGetLastError();
+}
+
+// Few queries in all: small blocks spread over the card, and all keys in one tile where they fit.
+// Many: 32 queries a warp, so that each operand fetched from shared memory serves two products.
+template <typename T, int D, Mask mask>
+cudaError_t launch_sized(const AttentionParams& p, cudaStream_t stream) {
+  if constexpr (D <= 64) {
+    const int64_t large_blocks = int64_t{p.batch} * p.heads * ((p.s + 127) / 128);
+    if (large_blocks >= 256) return launch_tile<Tile<T, D, 4, 2, 64, mask>>(p, stream);
+    if (p.t > 64) return launch_tile<Tile<T, D, 4, 1, 128, mask>>(p, stream);
+  }
+  return launch_tile<Tile<T, D, 4, 1, 64, mask>>(p, stream);
+}
+
+template <typename T, Mask mask>
+cudaError_t launch_masked(const AttentionParams& p, cudaStream_t stream) {
+  if (p.head_size <= 32) return launch_sized<T, 32, mask>(p, stream);
+  if (p.head_size <= 64) return launch_sized<T, 64, mask>(p, stream);
+  if (p.head_size <= 96) return launch_sized<T, 96, mask>(p, stream);
+  return launch_sized<T, 128, mask>(p, stream);
+}
+
+template <typename T>
+cudaError_t launch(const AttentionParams& p, cudaStream_t stream) {
+  if (!p.mask && p.scale > 0) return launch_masked<T, Mask::kNone>(p, stream);
+  if (p.mask && p.mask_strides[2] == 0) return launch_masked<T, Mask::kKeys>(p, stream);
+  return launch_masked<T, Mask::kFull>(p, stream);
+}
+
+}  // namespace attention_mma
+}  // namespace cuvil

@@ -1,0 +1,84 @@
+// cuvil::Attention: encoder attention over packed or separate projections.
+#include "ops/attention_operands.h"
+#include "ops/op.h"
+
+namespace cuvil {
+namespace {
+
+std::string supports(const NodeView& node) {
+  const DType t = node.input_dtype(0);
+  if (t != DType::kF32 && t != DType::kF16 && t != DType::kBF16) {
+    return concat("input 0 is ", name_of(t), "; f32, f16 or bf16 is required");
+  }
+  const std::string layout = node.get<std::string>("layout", "");
+  if (layout != "packed" && layout != "separate") {
+    return concat("layout is '", layout, "'; 'packed' or 'separate' is required");
+  }
+  for (int i = 1; i <= 2; ++i) {
+    if (node.has_input(i) != (layout == "separate")) {
+      return concat("input ", i, node.has_input(i) ? " is given" : " is absent", " with layout ", layout);
+    }
+    if (node.has_input(i) && node.input_dtype(i) != t)
+      return concat("input ", i, " is not ", name_of(t), " as input 0");
+  }
+  const int64_t heads = node.get<int64_t>("num_heads", 0);
+  if (heads <= 0) return concat("num_heads is ", heads);
+  if (const auto q = node.input_shape(0); q && q->rank() != 3)
+    return concat("input 0 has rank ", q->rank(), "; 3 is required");
+  if (const auto q = node.input_shape(0); q && (*q)[2] > 0) {
+    const int64_t head = (*q)[2] / heads / (layout == "packed" ? 3 : 1);
+    if (head > kMaxHeadSize) return concat("the head size is ", head, "; at most ", kMaxHeadSize, " is supported");
+  }
+  return node.has_input(3) ? mask_type_reason(node.input_dtype(3), t, false) : "";
+}
+
+class Attention : public Op {
+ public:
+  explicit Attention(const NodeView& node)
+      : heads_(to_int(node.get<int64_t>("num_heads", 0))),
+        scale_(node.get<float>("scale", 1)),
+        causal_(node.get<int64_t>("causal", 0) != 0),
+        packed_(node.get<std::string>("layout", "") == "packed") {}
+
+  void compute(OpContext& ctx) override {
+    const Tensor q = ctx.input(0);
+    require(q.shape.rank() == 3, "input 0 has shape ", q.shape.to_string(), "; rank 3 is required");
+    const int64_t batch = q.shape[0], s = q.shape[1], row = q.shape[2], blocks = packed_ ? 3 : 1;
+    require(row % (heads_ * blocks) == 0, "input 0 has shape ", q.shape.to_string(), ", which ", heads_,
+            " heads do not divide");
+    const int64_t hidden = row / blocks;
+    AttentionParams p{.q = q.data, .heads = heads_, .kv_heads = heads_, .scale = scale_, .causal = causal_};
+    p.batch = to_int(batch);
+    p.s = p.t = to_int(s);
+    p.head_size = p.v_head_size = to_int(hidden / heads_);
+    p.q_strides = interleaved_heads(s, row, p.head_size);
+    p.y_strides = interleaved_heads(s, hidden, p.head_size);
+    if (packed_) {
+      p.k = q.as<char>() + hidden * static_cast<int64_t>(size_of(q.dtype));
+      p.v = q.as<char>() + 2 * hidden * static_cast<int64_t>(size_of(q.dtype));
+      p.k_strides = p.v_strides = p.q_strides;
+    } else {
+      const Tensor k = ctx.input(1), v = ctx.input(2);
+      require(k.shape.rank() == 3 && k.shape[0] == batch && k.shape[2] == hidden && k.shape == v.shape,
+              "K and V have shapes ", k.shape.to_string(), " and ", v.shape.to_string(), "; [", batch, ",T,", hidden,
+              "] is required of both");
+      p.t = to_int(k.shape[1]);
+      p.k = k.data;
+      p.v = v.data;
+      p.k_strides = p.v_strides = interleaved_heads(p.t, hidden, p.head_size);
+    }
+    if (ctx.has_input(3)) set_mask(p, ctx.input(3));
+    run_attention(ctx, p, ctx.output(0, Dims{batch, s, hidden}));
+  }
+
+ private:
+  int heads_;
+  float scale_;
+  bool causal_;
+  bool packed_;
+};
+
+const Register attention{{.domain = "cuvil", .type = "Attention", .supports = supports, .create = make_op<Attention>}};
+
+}  // namespace
+}  // namespace cuvil
