@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 
 import onnx_ir as ir
 
@@ -135,22 +135,14 @@ def substitute(
     """
     created: list[ir.Node] = []
     is_output = old.is_graph_output()
-    producer = new.producer()
-    own = producer is not None and producer in fresh
+    own = new.producer() is not None and new.producer() in fresh
     if new.type is None:
         new.type = old.type
     if own and new.shape is None and old.shape is not None:
         new.shape = old.shape.copy()
-    movable = (
-        producer is not None
-        and producer not in members
-        and not new.is_graph_output()
-        and not new.is_graph_input()
-        and (own or producer.graph is graph)
-    )
     name = old.name
     target = new
-    if is_output and not movable:
+    if is_output and not can_take_over(old, new, members):
         identity = ctx.node("Identity", [new], like=old)
         graph.insert_after(fresh[-1] if fresh else last, identity)
         created.append(identity)
@@ -169,6 +161,25 @@ def substitute(
             if output is old:
                 owner.outputs[i] = target
     return created
+
+
+def can_take_over(old: ir.Value, new: ir.Value, removed: Collection[ir.Node] = ()) -> bool:
+    """Whether ``new`` can become the graph output in place of ``old`` without an Identity in between.
+
+    Inputs, initializers, values of other graphs and values that already are an output cannot.
+    """
+    producer = new.producer()
+    if producer is None or producer in removed or new.is_graph_output() or new.is_graph_input():
+        return False
+    return producer.graph is None or producer.graph is old.graph
+
+
+def replace_node(
+    node: ir.Node, new_nodes: Sequence[ir.Node], values: Sequence[ir.Value | None], ctx: GraphContext
+) -> bool:
+    """Replaces one node (all its outputs) outside of any rule, for passes; False when that is impossible."""
+    match = Match(node, nodes=(node,), outputs=node.outputs)
+    return apply(match, Replacement(new_nodes, values), ctx) is None
 
 
 def _check_replacement(

@@ -228,7 +228,7 @@ class GraphContext:
                 return known
         name = self.fresh_name(hint)
         value = ir.Value(name=name, type=ir.TensorType(tensor.dtype), shape=ir.Shape(tensor.shape.numpy()))
-        value.const_value = _named(tensor, name)
+        value.const_value = named(tensor, name)
         self.model.graph.register_initializer(value)
         if key is not None:
             self._scalars[key] = value
@@ -276,7 +276,7 @@ class GraphContext:
         return node
 
 
-def _named(tensor: ir.TensorProtocol, name: str) -> ir.TensorProtocol:
+def named(tensor: ir.TensorProtocol, name: str) -> ir.TensorProtocol:
     """``tensor`` under a name of its own; renaming one that wraps the caller's proto would change that proto."""
     if tensor.name == name:
         return tensor

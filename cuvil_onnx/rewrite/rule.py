@@ -57,6 +57,7 @@ OpId = tuple[str, str]
 class Phase(enum.StrEnum):
     """When a rule runs; the phases run in this order, with the precision and layout passes after ``STRUCTURAL``."""
 
+    CLEANUP = "cleanup"
     STRUCTURAL = "structural"
     EPILOGUE = "epilogue"
     POINTWISE = "pointwise"

@@ -1,0 +1,1 @@
+"""Whole-graph passes: loading, cleanup, folding, precision and layout."""

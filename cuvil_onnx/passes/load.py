@@ -1,0 +1,181 @@
+"""Reads a model from wherever it is, checks that it can be worked on, and never touches the caller's object."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+from pathlib import Path
+from typing import Any
+
+import onnx
+import onnx_ir as ir
+from google.protobuf.message import DecodeError  # type: ignore[import-untyped]
+
+from cuvil_onnx.errors import InvalidModelError, ModelLoadError, OptionError, UnsupportedModelError
+from cuvil_onnx.passes.limits import newest_opset_and_ir
+from cuvil_onnx.passes.normalise import sort_graphs
+from cuvil_onnx.passes.shapes import weightless_proto
+from cuvil_onnx.rewrite import walk
+
+
+@dataclasses.dataclass(frozen=True)
+class Source:
+    """A loaded model.
+
+    Attributes:
+        model: a private onnx-ir model; tensors of external files are mapped, not read.
+        path: the file it came from.
+        files: every file that must not be overwritten (the model and its external data).
+        kind: "path", "bytes", "proto", "graphsurgeon" or "ir": what ``optimize`` was given.
+    """
+
+    model: ir.Model
+    path: Path | None
+    files: frozenset[Path]
+    kind: str
+
+
+def load(model: Any) -> Source:
+    """Reads ``model`` (path, bytes, ModelProto, ``onnx_graphsurgeon.Graph`` or ``onnx_ir.Model``).
+
+    Raises:
+        ModelLoadError: no such file, not an ONNX file, external data missing or too short.
+        UnsupportedModelError: newer than the installed ONNX Runtime, or without nodes and outputs.
+        InvalidModelError: breaks the ONNX rules.
+        OptionError: an object of another type.
+    """
+    path: Path | None = None
+    if isinstance(model, (str, os.PathLike)):
+        path, kind = Path(model), "path"
+        private = _from_proto(_read(path), path.parent)
+    elif isinstance(model, (bytes, bytearray, memoryview)):
+        kind = "bytes"
+        private = _from_proto(_parse(bytes(model), "the given bytes"), None)
+    elif isinstance(model, onnx.ModelProto):
+        kind = "proto"
+        private = _from_proto(model, None)
+    elif isinstance(model, ir.Model):
+        kind = "ir"
+        _check_versions(model.ir_version, dict(model.graph.opset_imports), "the given model")
+        private = model.clone()
+    elif type(model).__module__.startswith("onnx_graphsurgeon"):
+        import onnx_graphsurgeon as gs
+
+        kind = "graphsurgeon"
+        private = _from_proto(gs.export_onnx(model), None)
+    else:
+        raise OptionError(f"cannot read a model from a {type(model).__name__}")
+    files = {path.resolve()} if path is not None else set()
+    files |= _check_external(private)
+    _check_graph(private)
+    return Source(private, path, frozenset(files), kind)
+
+
+def _read(path: Path) -> onnx.ModelProto:
+    if not path.exists():
+        raise ModelLoadError(f"{path}: no such file")
+    if path.is_dir():
+        raise ModelLoadError(f"{path}: is a folder, an ONNX file is required")
+    try:
+        if path.suffix in (".onnx", ".ort", "") or path.stat().st_size == 0:
+            return _parse(path.read_bytes(), str(path))
+        return onnx.load(path, load_external_data=False)
+    except OSError as error:
+        raise ModelLoadError(f"{path}: {error.strerror or error}") from error
+    except (DecodeError, ValueError, onnx.parser.ParseError) as error:
+        raise ModelLoadError(f"{path}: not an ONNX file, or truncated") from error
+
+
+def _parse(data: bytes, name: str) -> onnx.ModelProto:
+    proto = onnx.ModelProto()
+    try:
+        proto.ParseFromString(data)
+    except DecodeError as error:
+        raise ModelLoadError(f"{name}: not an ONNX file, or truncated ({len(data)} bytes)") from error
+    if not proto.HasField("graph"):
+        raise ModelLoadError(f"{name}: not an ONNX file: it holds no graph ({len(data)} bytes)")
+    return proto
+
+
+def _from_proto(proto: onnx.ModelProto, folder: Path | None) -> ir.Model:
+    _check_versions(proto.ir_version, {o.domain: o.version for o in proto.opset_import}, str(folder or "the model"))
+    if not proto.graph.output:
+        raise UnsupportedModelError("the graph is empty: it has no outputs")
+    try:
+        model = ir.from_proto(proto)
+    except Exception as error:
+        raise InvalidModelError(f"the model cannot be read: {error}") from error
+    if folder is not None:
+        ir.external_data.set_base_dir(model.graph, str(folder))
+    return model
+
+
+def _check_versions(ir_version: int, opsets: dict[str, int], name: str) -> None:
+    opset, newest_ir = newest_opset_and_ir()
+    found = max(opsets.get("", 0), opsets.get("ai.onnx", 0))
+    if found > opset:
+        raise UnsupportedModelError(
+            f"the model uses opset {found}, newer than opset {opset}, the newest that the installed onnxruntime accepts"
+        )
+    if ir_version > int(onnx.IR_VERSION):
+        raise UnsupportedModelError(
+            f"the model has IR version {ir_version}, newer than {newest_ir}, the newest that is accepted here"
+        )
+
+
+def _check_external(model: ir.Model) -> set[Path]:
+    """Files that hold weights; ModelLoadError for a missing or short one, or one outside of the model's folder."""
+    files: set[Path] = set()
+    for graph, _ in walk.all_graphs(model.graph):
+        for value in graph.initializers.values():
+            tensor = value.const_value
+            if not isinstance(tensor, ir.ExternalTensor):
+                continue
+            folder, file = Path(tensor.base_dir).resolve(), Path(tensor.path).resolve()
+            if not file.is_relative_to(folder):
+                raise ModelLoadError(f"weight {value.name!r}: {tensor.location} leads out of the model's folder")
+            if not file.is_file():
+                raise ModelLoadError(f"weight {value.name!r}: external data file {tensor.path} does not exist")
+            end = (tensor.offset or 0) + tensor.nbytes
+            if file.stat().st_size < end:
+                raise ModelLoadError(
+                    f"weight {value.name!r}: {tensor.path} has {file.stat().st_size} bytes, {end} required"
+                )
+            files.add(file)
+    return files
+
+
+def _check_graph(model: ir.Model) -> None:
+    """Names are defined once and before use, there is no cycle, and onnx's checker has no objection."""
+    model.ir_version = min(model.ir_version, newest_opset_and_ir()[1])
+    graphs = walk.all_graphs(model.graph)
+    for graph, _ in graphs:
+        defined: set[str] = set()
+        for node in graph:
+            for value in node.outputs:
+                if value.name and value.name in defined:
+                    raise InvalidModelError(f"node {node.name!r} ({node.op_type}): {value.name!r} is computed twice")
+                defined.add(value.name or "")
+            for operand in node.inputs:
+                if operand is not None and not _has_source(operand):
+                    raise InvalidModelError(
+                        f"node {node.name!r} ({node.op_type}): nothing computes its input {operand.name!r}"
+                    )
+        for result in graph.outputs:
+            if not _has_source(result):
+                raise InvalidModelError(f"nothing computes the graph output {result.name!r}")
+    try:
+        sort_graphs(model)
+    except ValueError as error:
+        raise InvalidModelError("the graph has a cycle") from error
+    try:
+        onnx.checker.check_model(weightless_proto(model))
+    except onnx.checker.ValidationError as error:
+        message = " ".join(str(error).split())
+        if "Field 'shape' of 'type' is required" in message or "No Op registered" in message:
+            return  # ONNX Runtime runs inputs without a shape, and has operators of its own in ONNX's domain
+        raise InvalidModelError(f"invalid model: {message[:300]}") from error
+
+
+def _has_source(value: ir.Value) -> bool:
+    return value.producer() is not None or value.is_graph_input() or value.is_initializer()

@@ -1,0 +1,89 @@
+"""Brings a freshly loaded model into the form all passes expect (exact)."""
+
+from __future__ import annotations
+
+import onnx_ir as ir
+
+from cuvil_onnx.passes.base import KNOWN_DOMAINS
+from cuvil_onnx.rewrite import walk
+from cuvil_onnx.rewrite.graph import GraphContext, named
+from cuvil_onnx.rewrite.trace import Trace
+
+MIN_IR_VERSION = 10
+"""Function overloads and node metadata exist since IR 10; every ONNX Runtime this package supports reads it."""
+
+
+def normalise(ctx: GraphContext, trace: Trace) -> int:
+    """Drops declared types of computed values, turns Constant nodes into initializers, lifts the IR version.
+
+    Declared shapes of computed values may be stale (nothing checks them), so only inferred ones are trusted; values of
+    operators that nobody can infer keep what the file says.
+
+    Before IR 4 every initializer had to be listed as a graph input; those inputs go, so that weights are constants.
+    """
+    graph = ctx.model.graph
+    changes = 0
+    if ctx.model.ir_version < 4:
+        kept = [v for v in graph.inputs if not v.is_initializer()]
+        changes += len(graph.inputs) - len(kept)
+        graph.inputs.clear()
+        graph.inputs.extend(kept)
+    ctx.model.ir_version = max(ctx.model.ir_version, MIN_IR_VERSION)
+    for inner in ctx.graphs:
+        for node in inner:
+            if node.domain in KNOWN_DOMAINS and node.domain != "com.microsoft":
+                for value in node.outputs:
+                    value.shape = None
+    return changes + _lift_constants(ctx)
+
+
+def _lift_constants(ctx: GraphContext) -> int:
+    lifted = 0
+    for graph in ctx.graphs:
+        for node in list(graph):
+            if node.op_type != "Constant" or node.domain or not node.outputs:
+                continue
+            output = node.outputs[0]
+            tensor = ctx.tensor(output)
+            if tensor is None or output.is_graph_output():
+                continue
+            value = _same_name_initializer(tensor, output, ctx) if graph is ctx.model.graph else None
+            value = value or ctx.initializer(tensor, output.name or "const")
+            for user, index in output.uses():
+                user.replace_input_with(index, value)
+            graph.remove(node)
+            lifted += 1
+    ctx.order.invalidate()
+    return lifted
+
+
+def _same_name_initializer(tensor: ir.TensorProtocol, output: ir.Value, ctx: GraphContext) -> ir.Value | None:
+    """An initializer that takes over the name of a Constant's output, which is about to go."""
+    name = output.name
+    if not name:
+        return None
+    value = ir.Value(name=name, type=ir.TensorType(tensor.dtype), shape=ir.Shape(tensor.shape.numpy()))
+    value.const_value = named(tensor, name)
+    output.name = None
+    ctx.model.graph.register_initializer(value)
+    return value
+
+
+def sort_graphs(model: ir.Model) -> None:
+    """Puts the nodes of every graph in topological order when they are not.
+
+    Raises:
+        ValueError: there is a cycle.
+    """
+    for graph, _ in walk.all_graphs(model.graph):
+        seen: set[ir.Node] = set()
+        for node in graph:
+            readers = [node]
+            for inner in walk.subgraphs(node):
+                readers.extend(walk.all_nodes(inner))
+            for value in (v for reader in readers for v in reader.inputs):
+                producer = None if value is None else value.producer()
+                if producer is not None and producer.graph is graph and producer not in seen:
+                    model.graph.sort()
+                    return
+            seen.add(node)

@@ -1,0 +1,116 @@
+"""The order of all passes and rule phases."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Collection, Sequence
+
+from cuvil_onnx import rules as rule_package
+from cuvil_onnx.passes import simplify as simplify_package
+from cuvil_onnx.passes.base import Pass
+from cuvil_onnx.passes.cse import eliminate_common_subexpressions
+from cuvil_onnx.passes.dead_code import remove_dead_code
+from cuvil_onnx.passes.dedup import merge_equal_initializers
+from cuvil_onnx.passes.fold import fold_constants
+from cuvil_onnx.passes.shape_chain import simplify_shape_chains
+from cuvil_onnx.passes.shapes import infer_shapes
+from cuvil_onnx.passes.symbols import name_dimensions
+from cuvil_onnx.rewrite.discovery import discover
+from cuvil_onnx.rewrite.driver import Driver
+from cuvil_onnx.rewrite.graph import GraphContext
+from cuvil_onnx.rewrite.rule import Exactness, Phase, Rule
+from cuvil_onnx.rewrite.trace import Trace
+
+MAX_CLEANUP_ROUNDS = 4
+"""Folding can make shapes known, which makes more foldable; deeper nests than this stay as they are."""
+
+DEAD_CODE = Pass("dead_code", Exactness.EXACT, remove_dead_code)
+FOLD = Pass("constant_folding", Exactness.EXACT, fold_constants)
+SHAPE_CHAIN = Pass("shape_chain", Exactness.EXACT, simplify_shape_chains)
+CSE = Pass("cse", Exactness.EXACT, eliminate_common_subexpressions)
+DEDUP = Pass("initializer_dedup", Exactness.EXACT, merge_equal_initializers)
+
+
+class Pipeline:
+    """Runs the phases over one model, honouring ``skip`` and ``only``.
+
+    ``only`` names rules and optional passes that may run; dead code, folding and shape inference always do.
+    """
+
+    def __init__(
+        self, ctx: GraphContext, trace: Trace, skip: Collection[str] = (), only: Collection[str] | None = None
+    ) -> None:
+        self._ctx = ctx
+        self._trace = trace
+        self._skip = frozenset(skip)
+        self._only = None if only is None else frozenset(only)
+
+    def enabled(self, name: str) -> bool:
+        """Whether a rule or pass may run."""
+        return name not in self._skip and (self._only is None or name in self._only)
+
+    def run(self, item: Pass) -> int:
+        """One pass, timed and recorded."""
+        if not self.enabled(item.name):
+            return 0
+        start = time.perf_counter()
+        count = item.run(self._ctx, self._trace)
+        self._time(item.name, start)
+        if count:
+            self._trace.add_fired(item.name, item.exactness, count=count)
+        return count
+
+    def phase(self, phase: Phase) -> int:
+        """All rules of one phase, until nothing fires."""
+        rules = [r for r in all_rules() if r.phase == phase and self.enabled(r.name)]
+        if not rules:
+            return 0
+        start = time.perf_counter()
+        count = Driver(rules, self._ctx, self._trace).run()
+        self._time(f"{phase.value} rules", start)
+        return count
+
+    def infer(self) -> int:
+        """Shape inference."""
+        start = time.perf_counter()
+        changed = infer_shapes(self._ctx, self._trace)
+        name_dimensions(self._ctx, self._trace)
+        self._time("shape_inference", start)
+        return changed
+
+    def cleanup(self, infer_first: bool = True) -> None:
+        """Dead code, simplification, folding and merging, until nothing changes."""
+        if infer_first:
+            self.infer()
+        for _ in range(MAX_CLEANUP_ROUNDS):
+            self.run(DEAD_CODE)
+            changed = self.run(SHAPE_CHAIN)
+            changed += self.run(FOLD)
+            changed += self.phase(Phase.CLEANUP)
+            self.run(DEAD_CODE)
+            if not changed or not self.infer():
+                break
+        self.run(DEDUP)
+        self.run(CSE)
+        self.run(DEAD_CODE)
+
+    def _time(self, name: str, start: float) -> None:
+        seconds = self._trace.seconds
+        seconds[name] = seconds.get(name, 0.0) + time.perf_counter() - start
+
+
+_rules: list[Rule] = []
+
+
+def all_rules() -> Sequence[Rule]:
+    """Every rule of this package, found once."""
+    if not _rules:
+        _rules.extend(discover(simplify_package))
+        _rules.extend(discover(rule_package))
+    return _rules
+
+
+def names() -> list[str]:
+    """What ``skip`` and ``only`` may name."""
+    passes = (DEAD_CODE, FOLD, SHAPE_CHAIN, CSE, DEDUP)
+    return sorted([*(r.name for r in all_rules()), *(p.name for p in passes), "precision", "nhwc_layout"])

@@ -1,0 +1,40 @@
+"""Keeps the interface of a model as the caller declared it."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import onnx_ir as ir
+
+from cuvil_onnx.errors import RewriteError
+
+
+@dataclasses.dataclass(frozen=True)
+class Signature:
+    """Names, types and shapes of the graph outputs, recorded before passes put inferred ones in their place."""
+
+    inputs: tuple[str | None, ...]
+    outputs: tuple[tuple[str | None, ir.TypeProtocol | None, ir.Shape | None], ...]
+
+    @staticmethod
+    def of(model: ir.Model) -> Signature:
+        """Records the signature."""
+        return Signature(
+            tuple(v.name for v in model.graph.inputs),
+            tuple((v.name, v.type, None if v.shape is None else v.shape.copy()) for v in model.graph.outputs),
+        )
+
+    def restore(self, model: ir.Model) -> None:
+        """Declares the outputs as before.
+
+        Raises:
+            RewriteError: a name or an element type changed: a defect of a pass.
+        """
+        for value, (name, type_, shape) in zip(model.graph.outputs, self.outputs, strict=True):
+            if value.name != name:
+                raise RewriteError(f"graph output {name!r} became {value.name!r}")
+            if type_ is not None and value.type is not None and value.type != type_:
+                raise RewriteError(f"graph output {name!r} became {value.type}")
+            value.type = type_ or value.type
+            if value.const_value is None:
+                value.shape = shape

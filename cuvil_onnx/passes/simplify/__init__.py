@@ -1,0 +1,1 @@
+"""Local simplifications, one rule a module, discovered like the rules of ``cuvil_onnx/rules``."""

@@ -1,0 +1,99 @@
+"""Folding y -> k * y + c, one k and c per output channel, into the constants of the node that computes y."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import onnx_ir as ir
+
+from cuvil_onnx.rewrite.graph import GraphContext
+from cuvil_onnx.rewrite.rule import Refusal
+
+Array = npt.NDArray[Any]
+
+LINEAR_OPS = ("Conv", "ConvTranspose", "Gemm")
+
+
+@dataclasses.dataclass(frozen=True)
+class Linear:
+    """A Conv, ConvTranspose or Gemm with constant weight and bias.
+
+    Attributes:
+        node: the node.
+        channels: output channels.
+        weight: its weight as stored.
+        bias: [channels], zeros when absent.
+    """
+
+    node: ir.Node
+    channels: int
+    weight: Array
+    bias: Array
+
+
+def linear(node: ir.Node, ctx: GraphContext) -> Linear | Refusal | None:
+    """Reads a linear node; a Refusal says why its constants cannot be changed."""
+    if node.domain or node.op_type not in LINEAR_OPS:
+        return None
+    weight = ctx.constant(node.inputs[1], max_elements=None)
+    if weight is None:
+        return Refusal(f"the weight of {node.op_type} is not constant", node)
+    if node.op_type == "Conv":
+        channels = weight.shape[0]
+    elif node.op_type == "ConvTranspose":
+        channels = weight.shape[1] * int(ctx.attr(node, "group", 1))
+    else:
+        channels = weight.shape[0 if ctx.attr(node, "transB", 0) else 1]
+    bias_value = node.inputs[2] if len(node.inputs) > 2 else None
+    bias = np.zeros(channels, weight.dtype) if bias_value is None else ctx.constant(bias_value)
+    if bias is None:
+        return Refusal(f"the bias of {node.op_type} is not constant", node)
+    if bias.size not in (1, channels) or bias.shape[-1:] not in ((), (1,), (channels,)):
+        return Refusal(f"the bias of {node.op_type} is not one number per channel", node)
+    bias = np.broadcast_to(bias.reshape(-1), (channels,))
+    return Linear(node, channels, weight, bias)
+
+
+def fold(source: Linear, k: Array, c: Array, ctx: GraphContext) -> tuple[Array, Array] | Refusal:
+    """Weight and bias of k * source + c, computed in double precision and rounded once.
+
+    Refuses when a constant would become infinite or NaN: 0 * inf in a weight is NaN where the plain graph has none.
+    """
+    node, dtype = source.node, source.weight.dtype
+    if not (np.isfinite(k).all() and np.isfinite(c).all()):
+        return Refusal("a scale or shift is not finite", node)
+    weight, bias = source.weight.astype(np.float64), source.bias.astype(np.float64)
+    if node.op_type == "Conv":
+        weight = weight * k.reshape(-1, *[1] * (weight.ndim - 1))
+    elif node.op_type == "ConvTranspose":  # [inputs, outputs / group, ...]: each group of inputs has its own outputs
+        group = int(ctx.attr(node, "group", 1))
+        inputs, per_group = weight.shape[:2]
+        grouped = weight.reshape(group, inputs // group, per_group, -1) * k.reshape(group, 1, per_group, 1)
+        weight = grouped.reshape(weight.shape)
+    else:
+        weight = weight * (k.reshape(-1, 1) if ctx.attr(node, "transB", 0) else k)
+        bias = bias * float(ctx.attr(node, "beta", 1.0))
+    bias = bias * k + c
+    with np.errstate(over="ignore"):
+        new_weight, new_bias = weight.astype(dtype), bias.astype(dtype)
+    if np.isfinite(source.weight).all() and np.isfinite(source.bias).all():
+        if not (np.isfinite(new_weight).all() and np.isfinite(new_bias).all()):
+            return Refusal("the folded constants overflow", node)
+    else:
+        return Refusal("the constants are not finite", node)
+    return new_weight, new_bias
+
+
+def build(source: Linear, weight: Array, bias: Array, ctx: GraphContext, like: ir.Value) -> ir.Node:
+    """The node with new constants (the old ones may be shared and stay as they are)."""
+    node = source.node
+    attrs: dict[str, Any] = {name: attr.value for name, attr in node.attributes.items()}
+    if node.op_type == "Gemm":
+        attrs["beta"] = 1.0
+    weight_value = node.inputs[1]
+    hint = weight_value.name if weight_value is not None and weight_value.name else "weight"
+    new_inputs = [node.inputs[0], ctx.initializer(weight, f"{hint}_folded"), ctx.initializer(bias, f"{hint}_bias")]
+    return ctx.node(node.op_type, new_inputs, attrs, like=like, name=node.name or None)

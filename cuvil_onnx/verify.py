@@ -1,0 +1,207 @@
+"""Runs a model before and after optimization on ONNX Runtime's CPU and compares the outputs."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import onnx
+
+from cuvil_onnx.errors import OptionError
+
+Array = npt.NDArray[Any]
+Feeds = Mapping[str, Any]
+
+INPUT_SETS = 3
+BATCHES = (1, 3, 2)
+LENGTHS = (8, 5, 16)
+IMAGE_SIZES = (32, 64, 48)
+"""Sizes of free dimensions per input set: the first one of a tensor counts as the batch."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Tolerance:
+    """|a - b| <= absolute + relative * max|b|; both zero means bit for bit (NaN equal NaN)."""
+
+    relative: float
+    absolute: float
+
+
+EXACT = Tolerance(0.0, 0.0)
+
+ROUNDING = Tolerance(2e-4, 1e-5)
+"""Folding scales into weights and fusing reorders float32 roundings: each layer adds about one unit in the last place
+(6e-8) per accumulated term, relative to the largest partial sum. Some hundred layers of some thousand terms stay below
+1e-4; a wrong rewrite (axis, group, missing bias) is off by orders of magnitude more."""
+
+HALF = Tolerance(3e-2, 3e-2)
+"""fp16 has a unit roundoff of 4.9e-4; tens of layers of rounded activations stay within a few percent of the largest
+output, whereas overflow or a wrong scale is off by far more."""
+
+BFLOAT16 = Tolerance(1e-1, 1e-1)
+"""bf16 has a unit roundoff of 3.9e-3, eight times that of fp16."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Outcome:
+    """The result of a verification.
+
+    Attributes:
+        status: "passed", "failed" or "skipped".
+        message: one line.
+        output: the first output that differs.
+    """
+
+    status: str
+    message: str
+    output: str = ""
+
+
+def verify(
+    before: onnx.ModelProto, after: onnx.ModelProto, tolerance: Tolerance, inputs: Feeds | Sequence[Feeds] | None = None
+) -> Outcome:
+    """Compares all outputs over several input sets.
+
+    Args:
+        before: the original model.
+        after: the optimized model.
+        tolerance: allowed difference.
+        inputs: one dict (or several) from input name to array; made from the signature when absent.
+
+    Returns:
+        "skipped" when the original does not run here (unknown operators, inputs that cannot be guessed).
+    """
+    try:
+        import onnxruntime as ort
+    except ImportError:
+        return Outcome("skipped", "onnxruntime is not installed")
+    try:
+        original = _session(before, ort)
+    except Exception as error:
+        return Outcome("skipped", f"onnxruntime cannot load the original: {_line(error)}")
+    try:
+        optimized = _session(after, ort)
+    except Exception as error:
+        return Outcome("failed", f"onnxruntime cannot load the optimized model: {_line(error)}")
+    names = [o.name for o in original.get_outputs()]
+    compared, problem = 0, ""
+    for feeds in _feeds(before, inputs):
+        try:
+            expected = original.run(names, feeds)
+        except Exception as error:
+            problem = _line(error)
+            continue
+        try:
+            found = optimized.run(names, feeds)
+        except Exception as error:
+            return Outcome("failed", f"the optimized model does not run: {_line(error)}")
+        for name, want, got in zip(names, expected, found, strict=True):
+            difference = compare(got, want, tolerance)
+            if difference:
+                shapes = ", ".join(f"{k}{list(np.shape(v))}" for k, v in feeds.items())
+                return Outcome("failed", f"output {name!r} {difference} (inputs {shapes})", name)
+        compared += 1
+    if not compared:
+        return Outcome("skipped", f"the original does not run on generated inputs: {problem}")
+    kind = "bit for bit" if tolerance == EXACT else f"within {tolerance.relative:g} relative"
+    return Outcome("passed", f"{len(names)} outputs over {compared} input sets {kind}")
+
+
+def compare(got: Any, want: Any, tolerance: Tolerance) -> str:
+    """Describes the first difference; empty when equal within the tolerance."""
+    if isinstance(want, (list, tuple)):
+        if not isinstance(got, (list, tuple)) or len(got) != len(want):
+            return "is another sequence"
+        return next((d for d in (compare(g, w, tolerance) for g, w in zip(got, want, strict=True)) if d), "")
+    if want is None or isinstance(want, dict):
+        return "" if repr(got) == repr(want) else "differs"
+    got, want = np.asarray(got), np.asarray(want)
+    if got.dtype != want.dtype:
+        return f"has type {got.dtype}, {want.dtype} expected"
+    if got.shape != want.shape:
+        return f"has shape {list(got.shape)}, {list(want.shape)} expected"
+    if want.dtype.kind not in "fc" or tolerance == EXACT:
+        same = np.array_equal(got, want, equal_nan=want.dtype.kind in "fc")
+        return "" if same else f"differs in {int(np.sum(got != want))} of {want.size} elements"
+    return _compare_floats(got.astype(np.float64), want.astype(np.float64), tolerance)
+
+
+def _compare_floats(got: Array, want: Array, tolerance: Tolerance) -> str:
+    if not np.array_equal(np.isnan(got), np.isnan(want)):
+        return f"has {int(np.isnan(got).sum())} NaN, {int(np.isnan(want).sum())} expected"
+    finite = np.isfinite(want)
+    special = ~finite & ~np.isnan(want)
+    if not np.array_equal(got[special], want[special]) or not np.isfinite(got[finite]).all():
+        return "has other infinities"
+    if not finite.any():
+        return ""
+    allowed = tolerance.absolute + tolerance.relative * float(np.abs(want[finite]).max())
+    error = float(np.abs(got[finite] - want[finite]).max())
+    return "" if error <= allowed else f"is off by {error:.3g}, {allowed:.3g} allowed"
+
+
+def _session(model: onnx.ModelProto, ort: Any) -> Any:
+    options = ort.SessionOptions()
+    options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_DISABLE_ALL
+    options.log_severity_level = 4
+    return ort.InferenceSession(model.SerializeToString(), options, providers=["CPUExecutionProvider"])
+
+
+def _line(error: Exception) -> str:
+    return " ".join(str(error).split())[:200]
+
+
+def _feeds(model: onnx.ModelProto, inputs: Feeds | Sequence[Feeds] | None) -> Sequence[Feeds]:
+    constants = {t.name for t in model.graph.initializer}
+    required = [i for i in model.graph.input if i.name not in constants]
+    if inputs is None:
+        return [{i.name: _generate(i, k) for i in required} for k in range(INPUT_SETS)]
+    given = [inputs] if isinstance(inputs, Mapping) else list(inputs)
+    for feeds in given:
+        missing = [i.name for i in required if i.name not in feeds]
+        if missing:
+            raise OptionError(
+                f"inputs for verification lack {missing[0]!r}; the model needs {[i.name for i in required]}"
+            )
+    return given
+
+
+def _generate(info: onnx.ValueInfoProto, k: int) -> Any:
+    """Values for one input in set ``k``: floats around zero (images: 0..1), small ids, masks with padding."""
+    tensor = info.type.tensor_type
+    dims = [d.dim_value if d.HasField("dim_value") else d.dim_param for d in tensor.shape.dim]
+    shape = [d if isinstance(d, int) else _size(d, i, len(dims), k) for i, d in enumerate(dims)]
+    dtype = onnx.helper.tensor_dtype_to_np_dtype(tensor.elem_type or onnx.TensorProto.FLOAT)
+    random = np.random.default_rng([k, len(shape), sum(map(ord, info.name))])
+    if dtype == np.bool_:
+        return random.random(shape) < 0.7
+    if "mask" in info.name.lower() and len(shape) >= 2:
+        return _mask(shape, k).astype(dtype)
+    if np.issubdtype(dtype, np.integer):
+        return np.asarray(random.integers(0, 2 + k, shape)).astype(dtype)
+    if dtype.kind in "OUS":
+        return np.full(shape, "a", dtype=object)
+    return np.asarray(random.standard_normal(shape)).astype(dtype)
+
+
+def _mask(shape: Sequence[int], k: int) -> Array:
+    """All ones; padding on the right; padding on the left (set by set, at most half of the last axis)."""
+    mask = np.ones(shape)
+    half = max(1, shape[-1] // 2)
+    if k == 1 and shape[-1] > 1:
+        mask[..., half:] = 0
+    if k == 2 and shape[-1] > 1:
+        mask[..., : shape[-1] - half] = 0
+    return mask
+
+
+def _size(symbol: str, axis: int, rank: int, k: int) -> int:
+    """A size for a free dimension: equal symbols get equal sizes."""
+    if axis == 0 or "batch" in symbol.lower():
+        return BATCHES[k % len(BATCHES)]
+    if rank == 4 and axis >= 2:
+        return IMAGE_SIZES[k % len(IMAGE_SIZES)]
+    return LENGTHS[k % len(LENGTHS)]
