@@ -1,6 +1,7 @@
 #include "core/tuning_cache.h"
 
 #include <cctype>
+#include <cstdlib>
 #include <sstream>
 
 #include "core/cache_dir.h"
@@ -22,6 +23,16 @@ std::filesystem::path cache_path(const std::string& library, size_t version, con
 }
 
 }  // namespace
+
+TuningMode TuningMode::from_environment() {
+  const char* value = std::getenv("CUVIL_TUNING");
+  const std::string text = value ? value : "";
+  const std::string only = "only:";
+  if (text.empty() || text == "on") return {};
+  if (text == "off") return {.measure = false, .only = ""};
+  require(text.compare(0, only.size(), only) == 0, "CUVIL_TUNING is \"", text, "\"; on, off or only:PREFIX is required");
+  return {.measure = false, .only = text.substr(only.size())};
+}
 
 TuningCache::TuningCache(const std::string& library, size_t version, const std::string& device)
     : TuningCache(cache_path(library, version, device)) {}

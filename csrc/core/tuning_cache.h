@@ -9,6 +9,14 @@
 
 namespace cuvil {
 
+// The environment variable CUVIL_TUNING, for users who want no measuring and for tests of one way in particular:
+// "off" takes the first candidate that works, "only:PREFIX" the first whose name begins so. Neither uses the cache.
+struct TuningMode {
+  bool measure = true;
+  std::string only;
+  static TuningMode from_environment();
+};
+
 // One text file per library, library version and device in the per-user cache directory: a line a problem, key and
 // value separated by a tab. Another version or device starts an empty one. Any failure of the file system leaves a
 // cache that works in memory. Not thread-safe; several processes may share the file (the last writer of a key wins).

@@ -32,9 +32,12 @@ using ConvCandidates = std::vector<std::unique_ptr<ConvCandidate>>;
 
 // Which candidates are wanted: building one may compile a kernel, so those that cannot be chosen are not built.
 struct ConvFilter {
-  std::string id;  // only this one, when not empty
+  std::string id;      // only this one, when not empty
+  std::string prefix;  // only those whose id begins so
   int limit = 0;   // stop after as many, when not 0
-  bool wants(const std::string& candidate) const { return id.empty() || id == candidate; }
+  bool wants(const std::string& candidate) const {
+    return (id.empty() || id == candidate) && candidate.compare(0, prefix.size(), prefix) == 0;
+  }
   bool full(const ConvCandidates& found) const { return limit != 0 && static_cast<int>(found.size()) >= limit; }
 };
 

@@ -57,17 +57,20 @@ ConvCandidates ConvEngine::candidates(OpContext& ctx, const ConvProblem& problem
 const ConvCandidate& ConvEngine::choose(OpContext& ctx, const ConvProblem& problem, const ConvOperands& operands) {
   std::unique_ptr<ConvCandidate>& slot = chosen_[problem];
   if (slot) return *slot;
-  if (!cache_) cache_ = std::make_unique<TuningCache>("cudnn", libs::cudnn().get_version(), ctx.device().name);
   const std::string key = problem.key();
-  if (const auto id = cache_->find(key)) {
-    ConvCandidates known = candidates(ctx, problem, operands, {.id = *id, .limit = 1});
-    if (!known.empty()) return *(slot = std::move(known.front()));
+  const bool measure = tuning_.measure && !ctx.capturing();
+  ConvFilter filter{.id = "", .prefix = tuning_.only, .limit = measure ? 0 : 1};
+  if (tuning_.measure) {
+    if (!cache_) cache_ = std::make_unique<TuningCache>("cudnn", libs::cudnn().get_version(), ctx.device().name);
+    if (const auto id = cache_->find(key)) {
+      ConvCandidates known = candidates(ctx, problem, operands, {.id = *id, .prefix = "", .limit = 1});
+      if (!known.empty()) return *(slot = std::move(known.front()));
+    }
   }
-  ConvCandidates found = candidates(ctx, problem, operands, {.id = "", .limit = ctx.capturing() ? 1 : 0});
+  ConvCandidates found = candidates(ctx, problem, operands, filter);
   if (found.empty())
     fail(ErrorKind::kNotImplemented, "cuDNN has no plan for ", key, "; run this node on another execution provider");
-  if (found.size() == 1 && !ctx.capturing()) cache_->put(key, found.front()->id());
-  if (found.size() == 1) return *(slot = std::move(found.front()));
+  if (!measure) return *(slot = std::move(found.front()));
 
   size_t bytes = 0;
   for (const auto& c : found) bytes = std::max(bytes, c->workspace());

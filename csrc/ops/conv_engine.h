@@ -26,6 +26,7 @@ class ConvEngine : public SharedState {
                             const ConvFilter& filter);
 
   cudnnHandle_t handle_ = nullptr;
+  const TuningMode tuning_ = TuningMode::from_environment();
   libs::Measurer measurer_;
   std::unique_ptr<TuningCache> cache_;
   std::map<ConvProblem, std::unique_ptr<ConvCandidate>> chosen_;

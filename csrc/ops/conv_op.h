@@ -2,7 +2,7 @@
 #pragma once
 
 #include "ops/conv_engine.h"
-#include "ops/window.h"
+#include "ops/window_attr.h"
 
 namespace cuvil {
 

@@ -5,7 +5,8 @@
 #include <string>
 
 #include "device/activation.h"
-#include "ops/window.h"
+#include "ops/op.h"
+#include "plan/window.h"
 
 namespace cuvil {
 

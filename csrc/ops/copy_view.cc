@@ -53,8 +53,8 @@ void copy_view(OpContext& ctx, const void* input, void* output, DType dtype, con
   if (plan::is_contiguous(v)) {
     const char* from = static_cast<const char*>(input) + v.offset * size;
     if (from == output) return;
-    CUVIL_CUDA(cudaMemcpyAsync(output, from, static_cast<size_t>(v.extent[0] * size), cudaMemcpyDeviceToDevice,
-                               ctx.stream()));
+    CUVIL_CUDA(
+        cudaMemcpyAsync(output, from, static_cast<size_t>(v.extent[0] * size), cudaMemcpyDeviceToDevice, ctx.stream()));
     return;
   }
   const int a = plan::transposed_dim(v);

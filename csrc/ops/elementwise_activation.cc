@@ -1,4 +1,5 @@
 // Activations with attributes, of ONNX, com.microsoft and cuvil.
+#include "generated/ops.inc"
 #include "ops/program_builder.h"
 
 namespace cuvil {
@@ -105,7 +106,7 @@ const Register ops[] = {
     Register(elementwise<swish>("Swish", 24)),
     Register(elementwise<shrink>("Shrink", 9)),
     Register(elementwise<gelu>("Gelu", 20)),
-    Register(elementwise<gelu>("Gelu", 1, 1, "cuvil")),
+    Register(elementwise<gelu>(spec::Gelu::kName, spec::Gelu::kSince, spec::kVersion, spec::kDomain)),
     Register(elementwise<gelu>("Gelu", 1, 1, "com.microsoft")),
     Register(elementwise<quick_gelu>("QuickGelu", 1, 1, "com.microsoft")),
     Register(elementwise<biased<PwOp::kGelu>>("BiasGelu", 1, 1, "com.microsoft")),

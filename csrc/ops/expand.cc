@@ -43,8 +43,7 @@ class Tile : public Op {
   }
 };
 
-const Register expand{
-    {.type = "Expand", .supports = supports_any_type, .create = make_op<Expand>, .cpu_inputs = {1}}};
+const Register expand{{.type = "Expand", .supports = supports_any_type, .create = make_op<Expand>, .cpu_inputs = {1}}};
 const Register tile{
     {.type = "Tile", .since = 6, .supports = supports_any_type, .create = make_op<Tile>, .cpu_inputs = {1}}};
 

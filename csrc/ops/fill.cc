@@ -75,12 +75,9 @@ class Range : public Op {
   }
 };
 
-const Register constant_of_shape{{.type = "ConstantOfShape",
-                                  .supports = supports_constant,
-                                  .create = make_op<ConstantOfShape>,
-                                  .cpu_inputs = {0}}};
-const Register range{
-    {.type = "Range", .supports = supports_range, .create = make_op<Range>, .cpu_inputs = {0, 1, 2}}};
+const Register constant_of_shape{
+    {.type = "ConstantOfShape", .supports = supports_constant, .create = make_op<ConstantOfShape>, .cpu_inputs = {0}}};
+const Register range{{.type = "Range", .supports = supports_range, .create = make_op<Range>, .cpu_inputs = {0, 1, 2}}};
 
 }  // namespace
 }  // namespace cuvil

@@ -2,7 +2,7 @@
 #include "kernels/broadcast_scale.cuh"
 #include "ops/activation_attr.h"
 #include "ops/gemm_engine.h"
-#include "ops/matmul_shape.h"
+#include "plan/matmul_shape.h"
 
 namespace cuvil {
 namespace {

@@ -117,17 +117,18 @@ std::unique_ptr<GemmPlan> GemmEngine::make_plan(OpContext& ctx, const GemmProble
 
 bool GemmEngine::choose_algorithm(OpContext& ctx, GemmPlan& plan, const GemmOperands& o) {
   const size_t limit = max_workspace(ctx.device());
-  if (!cache_) cache_ = std::make_unique<TuningCache>("cublaslt", lt_.get_version(), ctx.device().name);
   const std::string key = concat(plan.fused() ? "fused " : "plain ", plan.problem().key());
-  cublasLtMatmulAlgo_t remembered{};
-  if (const auto text = cache_->find(key); text && from_text(*text, &remembered))
-    if (plan.adopt(handle_, remembered, limit)) return true;
-
+  if (tuning_.measure) {
+    if (!cache_) cache_ = std::make_unique<TuningCache>("cublaslt", lt_.get_version(), ctx.device().name);
+    cublasLtMatmulAlgo_t remembered{};
+    if (const auto text = cache_->find(key); text && from_text(*text, &remembered))
+      if (plan.adopt(handle_, remembered, limit)) return true;
+  }
   const auto results = plan.suggestions(handle_, limit, kSuggestions);
   if (results.empty()) return false;
   plan.adopt(results.front());
   // A session that is captured on its very first run keeps the library's favourite, and remembers nothing.
-  if (ctx.capturing() || results.size() == 1) return true;
+  if (!tuning_.measure || ctx.capturing() || results.size() == 1) return true;
 
   size_t workspace_bytes = 0;
   for (const auto& r : results) workspace_bytes = std::max(workspace_bytes, r.workspaceSize);

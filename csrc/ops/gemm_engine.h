@@ -68,6 +68,7 @@ class GemmEngine : public SharedState {
 
   const libs::CublasLt& lt_;
   cublasLtHandle_t handle_ = nullptr;
+  const TuningMode tuning_ = TuningMode::from_environment();
   libs::Measurer measurer_;
   std::unique_ptr<TuningCache> cache_;
   std::map<GemmProblem, std::unique_ptr<GemmPlan>> plans_;

@@ -1,6 +1,6 @@
 // MatMul (any rank, broadcast batches) and com.microsoft FusedMatMul (the same with alpha and transposed operands).
 #include "ops/gemm_engine.h"
-#include "ops/matmul_shape.h"
+#include "plan/matmul_shape.h"
 
 namespace cuvil {
 namespace {

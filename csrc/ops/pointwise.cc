@@ -1,6 +1,7 @@
 // cuvil::Pointwise: any chain or small graph of elementwise operations, as one kernel.
 #include <numeric>
 
+#include "generated/ops.inc"
 #include "ops/pointwise_op.h"
 
 namespace cuvil {
@@ -9,8 +10,8 @@ namespace {
 jit::Program parse(const NodeView& node) {
   std::vector<std::string> text;
   std::vector<int64_t> outputs;
-  require(node.find("program", &text), "attribute `program` (a list of strings) is missing");
-  require(node.find("outputs", &outputs), "attribute `outputs` (a list of integers) is missing");
+  require(node.find(spec::Pointwise::Attr::program, &text), "attribute `program` (a list of strings) is missing");
+  require(node.find(spec::Pointwise::Attr::outputs, &outputs), "attribute `outputs` (a list of integers) is missing");
   require(static_cast<int>(outputs.size()) == node.num_outputs(), "attribute `outputs` has ", outputs.size(),
           " entries, the node has ", node.num_outputs(), " outputs");
   std::vector<DType> inputs;
@@ -52,10 +53,10 @@ std::vector<std::pair<int, int>> inplace_pairs() {
   return out;
 }
 
-const Register pointwise(OpEntry{.domain = "cuvil",
-                                 .type = "Pointwise",
-                                 .since = 1,
-                                 .until = 1,
+const Register pointwise(OpEntry{.domain = spec::kDomain,
+                                 .type = spec::Pointwise::kName,
+                                 .since = spec::Pointwise::kSince,
+                                 .until = spec::kVersion,
                                  .supports = supports,
                                  .create = create,
                                  .may_inplace = inplace_pairs()});

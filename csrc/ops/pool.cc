@@ -1,7 +1,7 @@
 // MaxPool, AveragePool, the global pools, and cuvil::Pool (the same in NHWC).
 #include "kernels/pool.cuh"
 
-#include "ops/window.h"
+#include "ops/window_attr.h"
 
 namespace cuvil {
 namespace {

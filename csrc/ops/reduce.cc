@@ -17,9 +17,10 @@ std::string supports(const NodeView& node) {
   const bool integer = t == DType::kI32 || t == DType::kI64;
   const bool narrow = t == DType::kI8 || t == DType::kU8 || t == DType::kBool;
   if (is_float(t) || (integer && kKind != Reduction::kLogSumExp) || (narrow && extremum)) return "";
-  return concat("input 0 is ", name_of(t), "; ", kKind == Reduction::kLogSumExp ? "f32, f16, bf16 or f64"
-                : extremum ? "f32, f16, bf16, f64, i32, i64, i8, u8 or bool"
-                           : "f32, f16, bf16, f64, i32 or i64",
+  return concat("input 0 is ", name_of(t), "; ",
+                kKind == Reduction::kLogSumExp ? "f32, f16, bf16 or f64"
+                : extremum                     ? "f32, f16, bf16, f64, i32, i64, i8, u8 or bool"
+                                               : "f32, f16, bf16, f64, i32 or i64",
                 " is required");
 }
 

@@ -70,7 +70,7 @@ OpEntry entry(const char* type, std::vector<int> cpu_inputs) {
 
 const Register reshape{entry<Reshape>("Reshape", {1})};
 const Register flatten{entry<Flatten>("Flatten", {})};
-const Register squeeze{entry<Squeeze>("Squeeze", {1})};      // axes: an attribute before opset 13
+const Register squeeze{entry<Squeeze>("Squeeze", {1})};        // axes: an attribute before opset 13
 const Register unsqueeze{entry<Unsqueeze>("Unsqueeze", {1})};  // axes: an attribute before opset 13
 const Register identity{entry<Identity>("Identity", {})};
 

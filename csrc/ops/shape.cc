@@ -32,8 +32,7 @@ class Size : public Op {
   void compute(OpContext& ctx) override { *ctx.output(0, Dims{}).as<int64_t>() = ctx.input(0).size(); }
 };
 
-const Register shape{
-    {.type = "Shape", .supports = supports_any_type, .create = make_op<Shape>, .cpu_outputs = {0}}};
+const Register shape{{.type = "Shape", .supports = supports_any_type, .create = make_op<Shape>, .cpu_outputs = {0}}};
 const Register size{{.type = "Size", .supports = supports_any_type, .create = make_op<Size>, .cpu_outputs = {0}}};
 
 }  // namespace

@@ -24,10 +24,8 @@ class Slice : public Op {
   IntsParam starts_, ends_, axes_, steps_;
 };
 
-const Register slice{{.type = "Slice",
-                      .supports = supports_any_type,
-                      .create = make_op<Slice>,
-                      .cpu_inputs = {1, 2, 3, 4}}};
+const Register slice{
+    {.type = "Slice", .supports = supports_any_type, .create = make_op<Slice>, .cpu_inputs = {1, 2, 3, 4}}};
 
 }  // namespace
 }  // namespace cuvil

@@ -22,8 +22,7 @@ class Split : public Op {
 
     SegmentsParams p{};
     p.rows = x.shape.product(0, axis);
-    const int64_t unit =
-        x.shape.product(axis + 1, x.shape.rank()) * static_cast<int64_t>(size_of(x.dtype));
+    const int64_t unit = x.shape.product(axis + 1, x.shape.rank()) * static_cast<int64_t>(size_of(x.dtype));
     const char* source = x.as<const char>();
     for (int i = 0; i < count_; ++i) {
       const int64_t width = sizes[static_cast<size_t>(i)] * unit;
@@ -48,8 +47,7 @@ class Split : public Op {
       require(uneven_ || extent % count_ == 0, "Split: an axis of ", extent, " does not divide into ", count_,
               " equal parts");
       const int64_t part = (extent + count_ - 1) / count_;
-      for (int64_t left = extent, i = 0; i < count_; ++i, left -= sizes.back())
-        sizes.push_back(std::min(part, left));
+      for (int64_t left = extent, i = 0; i < count_; ++i, left -= sizes.back()) sizes.push_back(std::min(part, left));
     }
     require(static_cast<int>(sizes.size()) == count_, "Split: ", sizes.size(), " sizes for ", count_, " outputs");
     int64_t sum = 0;

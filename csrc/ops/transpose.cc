@@ -43,8 +43,7 @@ class Transpose : public Op {
 class DepthToSpace : public Op {
  public:
   explicit DepthToSpace(const NodeView& node)
-      : block_(node.get<int64_t>("blocksize", 0)),
-        column_first_(node.get<std::string>("mode", "DCR") == "CRD") {
+      : block_(node.get<int64_t>("blocksize", 0)), column_first_(node.get<std::string>("mode", "DCR") == "CRD") {
     require(block_ > 0, "DepthToSpace: blocksize is ", block_);
   }
 

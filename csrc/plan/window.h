@@ -1,12 +1,13 @@
-// Sliding windows of convolutions and pools: attributes as written in the node, resolved against a shape.
+// Sliding windows of convolutions and pools: attributes resolved against a shape. Host arithmetic only.
 #pragma once
 
 #include <algorithm>
 #include <array>
-#include <string>
+#include <compare>
+#include <cstdint>
 #include <vector>
 
-#include "ops/op.h"
+#include "core/error.h"
 
 namespace cuvil {
 
@@ -42,26 +43,6 @@ struct WindowAttributes {
   // kernel, strides, ... are validated against `in.size()` spatial dimensions; `kernel` replaces an absent attribute.
   Window resolve(const std::vector<int64_t>& in, const std::vector<int64_t>& default_kernel) const;
 };
-
-inline std::string parse_auto_pad(const std::string& text, AutoPad* out) {
-  if (text == "NOTSET" || text.empty()) return *out = AutoPad::kNotSet, "";
-  if (text == "SAME_UPPER") return *out = AutoPad::kSameUpper, "";
-  if (text == "SAME_LOWER") return *out = AutoPad::kSameLower, "";
-  if (text == "VALID") return *out = AutoPad::kValid, "";
-  return concat("auto_pad \"", text, "\" is not known");
-}
-
-inline WindowAttributes window_attributes(const NodeView& node) {
-  WindowAttributes a;
-  a.kernel = node.get<std::vector<int64_t>>("kernel_shape", {});
-  a.strides = node.get<std::vector<int64_t>>("strides", {});
-  a.pads = node.get<std::vector<int64_t>>("pads", {});
-  a.dilations = node.get<std::vector<int64_t>>("dilations", {});
-  a.ceil_mode = node.get<int64_t>("ceil_mode", 0) != 0;
-  const std::string reason = parse_auto_pad(node.get<std::string>("auto_pad", "NOTSET"), &a.auto_pad);
-  require(reason.empty(), reason);
-  return a;
-}
 
 inline Window WindowAttributes::resolve(const std::vector<int64_t>& in,
                                         const std::vector<int64_t>& default_kernel) const {
