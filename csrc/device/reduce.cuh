@@ -25,7 +25,7 @@ struct Prod {
   }
 };
 
-// Max and Min keep a NaN, whichever side it is on, as ONNX Runtime's do.
+// Max and Min keep a NaN, whichever side it is on.
 struct Max {
   template <typename T>
   __device__ __forceinline__ T operator()(T a, T b) const {

@@ -21,7 +21,7 @@ struct RangeParams {
   void* output;
   int64_t count;
   DType dtype;
-  double start, delta;                // floating types
+  double start, delta;           // floating types
   int64_t start_int, delta_int;  // integer types
 };
 

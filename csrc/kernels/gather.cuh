@@ -44,13 +44,13 @@ struct GatherNDParams {
   const void* indices;  // int64
   void* output;
   int element_size;
-  int64_t tuples;         // index tuples in all
-  int64_t per_batch;      // index tuples of one batch
-  int64_t batch_stride;   // elements of one batch of the data
-  int64_t inner;          // elements a tuple selects
-  int depth;              // 1..8
-  int64_t extent[8];      // data dimensions that the tuple indexes
-  int64_t stride[8];      // and their strides, in elements
+  int64_t tuples;        // index tuples in all
+  int64_t per_batch;     // index tuples of one batch
+  int64_t batch_stride;  // elements of one batch of the data
+  int64_t inner;         // elements a tuple selects
+  int depth;             // 1..8
+  int64_t extent[8];     // data dimensions that the tuple indexes
+  int64_t stride[8];     // and their strides, in elements
   int* out_of_range;
 };
 

@@ -1,5 +1,4 @@
 #include "kernels/reduce.cuh"
-
 #include "kernels/reduce_impl.cuh"
 
 namespace cuvil {

@@ -1,7 +1,7 @@
 // Maximum and minimum. The extremum of nothing is the type's lowest or highest value, infinite for floats.
-#include "kernels/reduce_impl.cuh"
-
 #include <limits>
+
+#include "kernels/reduce_impl.cuh"
 
 namespace cuvil::reduce_impl {
 namespace {

@@ -90,7 +90,8 @@ __device__ __forceinline__ auto accumulate(const In* __restrict__ x, int64_t n, 
   constexpr int V = device::kVec16<In>;
   typename F::combine combine;
   auto acc = F::template identity<A>();
-  const int64_t misaligned = static_cast<int64_t>(reinterpret_cast<uintptr_t>(x) % 16) / static_cast<int64_t>(sizeof(In));
+  const int64_t misaligned =
+      static_cast<int64_t>(reinterpret_cast<uintptr_t>(x) % 16) / static_cast<int64_t>(sizeof(In));
   const int64_t head = misaligned == 0 ? 0 : min(n, V - misaligned);
   for (int64_t i = lane; i < head; i += Lanes) acc = combine(acc, F::template take<A>(device::to_compute(x[i])));
   const int64_t vectors = (n - head) / V;
@@ -115,9 +116,8 @@ __device__ __forceinline__ auto accumulate(const In* __restrict__ x, int64_t n, 
 
 // inner == 1: `Lanes` threads a (row, part).
 template <typename F, typename In, typename Out, int Lanes>
-__global__ void __launch_bounds__(kThreads)
-    reduce_rows(const In* __restrict__ x, int64_t rows, int64_t n, int64_t parts, int64_t chunk,
-                Target<Compute<In>, Out> target) {
+__global__ void __launch_bounds__(kThreads) reduce_rows(const In* __restrict__ x, int64_t rows, int64_t n,
+                                                        int64_t parts, int64_t chunk, Target<Compute<In>, Out> target) {
   using A = Compute<In>;
   const int64_t item = static_cast<int64_t>(blockIdx.x) * (kThreads / Lanes) + threadIdx.x / Lanes;
   const bool active = item < rows * parts;  // idle lanes stay for the shuffles
@@ -214,7 +214,7 @@ cudaError_t launch(const ReduceParams& p, Finish how, cudaStream_t stream) {
     if (blocks > device::kMaxIndex32) return cudaErrorInvalidValue;
     const auto kernel = vectors ? reduce_columns<F, In, Out, V> : reduce_columns<F, In, Out, 1>;
     kernel<<<static_cast<unsigned>(blocks), kThreads, 0, stream>>>(x, p.reduce, p.inner, p.parts, chunk, columns,
-                                                                  device::Div64(static_cast<uint64_t>(tiles)), target);
+                                                                   device::Div64(static_cast<uint64_t>(tiles)), target);
   }
   return cudaGetLastError();
 }

@@ -1,7 +1,7 @@
 // log(sum(exp(x))) in one reading: the maximum so far, and the sum of exponentials relative to it.
-#include "kernels/reduce_impl.cuh"
-
 #include <limits>
+
+#include "kernels/reduce_impl.cuh"
 
 namespace cuvil::reduce_impl {
 

@@ -13,10 +13,10 @@ struct Piece {
   char* target;
   int64_t source_pitch;
   int64_t target_pitch;
-  int64_t units;     // rows * units of a row
-  int64_t per_row;   // units of a row
+  int64_t units;      // rows * units of a row
+  int64_t per_row;    // units of a row
   int64_t block_end;  // first block after this piece
-  int unit;          // bytes an access: 1, 2, 4, 8 or 16
+  int unit;           // bytes an access: 1, 2, 4, 8 or 16
 };
 
 struct Table {
@@ -33,9 +33,8 @@ __device__ __forceinline__ void copy(const Piece& p, int64_t first) {
     const int64_t i = first + k * kThreads;
     if (i >= p.units) return;
     // 32-bit division where both fit: a 64-bit one costs more than the access.
-    const int64_t row = p.units <= device::kMaxIndex32
-                            ? static_cast<uint32_t>(i) / static_cast<uint32_t>(p.per_row)
-                            : i / p.per_row;
+    const int64_t row =
+        p.units <= device::kMaxIndex32 ? static_cast<uint32_t>(i) / static_cast<uint32_t>(p.per_row) : i / p.per_row;
     const int64_t column = (i - row * p.per_row) * Bytes;
     *reinterpret_cast<T*>(p.target + row * p.target_pitch + column) =
         *reinterpret_cast<const T*>(p.source + row * p.source_pitch + column);
@@ -87,8 +86,14 @@ cudaError_t launch_segments(const SegmentsParams& params, cudaStream_t stream) {
     const int unit = unit_of(s, params.rows);
     const int64_t per_row = s.width / unit, units = per_row * params.rows;
     blocks += (units + kThreads * kUnroll - 1) / (kThreads * kUnroll);
-    table.piece[table.count++] = {static_cast<const char*>(s.source), static_cast<char*>(s.target), s.source_pitch,
-                                  s.target_pitch, units, per_row, blocks, unit};
+    table.piece[table.count++] = {static_cast<const char*>(s.source),
+                                  static_cast<char*>(s.target),
+                                  s.source_pitch,
+                                  s.target_pitch,
+                                  units,
+                                  per_row,
+                                  blocks,
+                                  unit};
   }
   if (table.count == 0) return cudaSuccess;
   if (blocks > device::kMaxIndex32) return cudaErrorInvalidValue;

@@ -19,8 +19,8 @@ struct Segment {
 constexpr int kMaxSegments = 48;  // what fits, with room to spare, in the 4 KB of parameters that every driver takes
 
 struct SegmentsParams {
-  int count;      // 1..kMaxSegments
-  int64_t rows;   // of every segment
+  int count;     // 1..kMaxSegments
+  int64_t rows;  // of every segment
   Segment segment[kMaxSegments];
 };
 

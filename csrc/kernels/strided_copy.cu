@@ -75,8 +75,8 @@ cudaError_t launch(const StridedCopyParams& p, int64_t size, cudaStream_t stream
   }
   const int64_t groups = size / V;
   const unsigned blocks = static_cast<unsigned>(std::min<int64_t>((groups + kThreads - 1) / kThreads, 1 << 30));
-  strided_copy<T, V, SameRow, Rank, Exact, Div><<<blocks, kThreads, 0, stream>>>(
-      static_cast<const T*>(p.input), static_cast<T*>(p.output), groups, l);
+  strided_copy<T, V, SameRow, Rank, Exact, Div>
+      <<<blocks, kThreads, 0, stream>>>(static_cast<const T*>(p.input), static_cast<T*>(p.output), groups, l);
   return cudaGetLastError();
 }
 

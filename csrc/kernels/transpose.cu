@@ -16,12 +16,12 @@ constexpr int kThreads = 256;
 //   - draining: 8 lanes read the 8 groups of half a row or a row: none either.
 template <int Size>
 struct Tile {
-  static constexpr int kV = 16 / Size;                  // elements of a 16-byte vector
-  static constexpr int kA = 8 * kV;                     // rows: 128 bytes of input
-  static constexpr int kWords = Size >= 4 ? 64 : 32;    // words of a row
-  static constexpr int kB = kWords * 4 / Size;          // elements of a row
+  static constexpr int kV = 16 / Size;                // elements of a 16-byte vector
+  static constexpr int kA = 8 * kV;                   // rows: 128 bytes of input
+  static constexpr int kWords = Size >= 4 ? 64 : 32;  // words of a row
+  static constexpr int kB = kWords * 4 / Size;        // elements of a row
   static constexpr int kPerWord = Size >= 4 ? 1 : 4 / Size;
-  static constexpr int kSlots = kB / kPerWord;          // loads along b: an element, or the elements of one word
+  static constexpr int kSlots = kB / kPerWord;  // loads along b: an element, or the elements of one word
   static constexpr int kWordsPerSlot = Size == 8 ? 2 : 1;
 
   static __device__ __forceinline__ int swizzle(int a, int word) {
@@ -152,9 +152,8 @@ cudaError_t launch(const TransposeParams& p, cudaStream_t stream) {
   const auto kernel = vec_in ? (vec_out ? transpose<Size, true, true> : transpose<Size, true, false>)
                              : (vec_out ? transpose<Size, false, true> : transpose<Size, false, false>);
   kernel<<<static_cast<unsigned>(blocks), kThreads, 0, stream>>>(
-      static_cast<const T*>(p.input), static_cast<T*>(p.output), p.extent_a, p.extent_b, p.in_stride_b,
-      p.out_stride_a, device::FastDiv32(static_cast<uint32_t>(tiles_a)),
-      device::FastDiv32(static_cast<uint32_t>(tiles_b)), batch);
+      static_cast<const T*>(p.input), static_cast<T*>(p.output), p.extent_a, p.extent_b, p.in_stride_b, p.out_stride_a,
+      device::FastDiv32(static_cast<uint32_t>(tiles_a)), device::FastDiv32(static_cast<uint32_t>(tiles_b)), batch);
   return cudaGetLastError();
 }
 

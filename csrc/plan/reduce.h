@@ -21,7 +21,8 @@ struct ReducePlan {
   std::vector<ReducePass> passes;  // at least one; each reads the one before
 };
 
-// `axes` empty: all of them, or none at all with `noop` (every element is then a reduction of its own). The innermost reduced run goes first, as it is the one read in order.
+// `axes` empty: all of them, or none at all with `noop` (every element is then a reduction of its own). The innermost
+// reduced run goes first, as it is the one read in order.
 ReducePlan reduce(const Dims& input, const std::vector<int64_t>& axes, bool keep_dims, bool noop);
 
 // How many parts to split each reduced run into, so that a pass with few outputs still fills the device.

@@ -8,8 +8,7 @@ namespace cuvil::plan {
 SlicePlan slice(const Dims& input, const std::vector<int64_t>& starts, const std::vector<int64_t>& ends,
                 const std::vector<int64_t>& axes, const std::vector<int64_t>& steps) {
   require(starts.size() == ends.size(), "Slice: ", starts.size(), " starts but ", ends.size(), " ends");
-  require(axes.empty() || axes.size() == starts.size(), "Slice: ", starts.size(), " starts but ", axes.size(),
-          " axes");
+  require(axes.empty() || axes.size() == starts.size(), "Slice: ", starts.size(), " starts but ", axes.size(), " axes");
   require(steps.empty() || steps.size() == starts.size(), "Slice: ", starts.size(), " starts but ", steps.size(),
           " steps");
   SlicePlan plan;
@@ -23,8 +22,9 @@ SlicePlan slice(const Dims& input, const std::vector<int64_t>& starts, const std
     seen[axis] = true;
     const int64_t d = input[axis];
     // A step of INT64_MIN has no positive twin; any step of at least the extent takes one element.
-    const int64_t step = steps.empty() ? 1 : std::clamp(steps[i], -std::numeric_limits<int64_t>::max(),
-                                                        std::numeric_limits<int64_t>::max());
+    const int64_t step =
+        steps.empty() ? 1
+                      : std::clamp(steps[i], -std::numeric_limits<int64_t>::max(), std::numeric_limits<int64_t>::max());
     require(step != 0, "Slice: a step is 0");
     int64_t start = starts[i] < 0 ? starts[i] + d : starts[i];
     int64_t end = ends[i] < 0 ? ends[i] + d : ends[i];

@@ -37,8 +37,8 @@ int widen(View* view, int size, uintptr_t input, uintptr_t output) {
   int64_t factor = 16 / size;
   for (; factor > 1; factor /= 2) {
     const uintptr_t bytes = static_cast<uintptr_t>(factor) * static_cast<uintptr_t>(size);
-    bool fits = view->extent[inner] % factor == 0 && view->offset % factor == 0 && input % bytes == 0 &&
-                output % bytes == 0;
+    bool fits =
+        view->extent[inner] % factor == 0 && view->offset % factor == 0 && input % bytes == 0 && output % bytes == 0;
     for (size_t i = 0; i < inner; ++i) fits = fits && view->stride[i] % factor == 0;
     if (fits) break;
   }

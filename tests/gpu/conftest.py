@@ -1,0 +1,36 @@
+"""Shared by the tests that need a GPU; all of them are skipped where CuvilExecutionProvider or a device is missing."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import onnx
+import onnxruntime as ort
+import pytest
+
+from cuvil_onnx.runtime.registration import EP_NAME, unavailable_reason
+
+
+@pytest.fixture(scope="session")
+def ep_session() -> Callable[..., ort.InferenceSession]:
+    """`ep_session(model, **options)` -> a plain ONNX Runtime session whose every node runs in CuvilExecutionProvider.
+
+    `options` are provider options; values become strings. Graph optimizations are off, so that the node under test is
+    the node that runs. Creating the session fails when a node would fall back to the CPU.
+    """
+    if (reason := unavailable_reason()) is not None:
+        pytest.skip(reason)
+
+    def make(model: onnx.ModelProto | bytes, **options: object) -> ort.InferenceSession:
+        settings = ort.SessionOptions()
+        settings.log_severity_level = 3
+        settings.graph_optimization_level = ort.GraphOptimizationLevel.ORT_DISABLE_ALL
+        settings.add_session_config_entry("session.disable_cpu_ep_fallback", "1")
+        data = model if isinstance(model, bytes) else model.SerializeToString()
+        provider = (EP_NAME, {k: str(v) for k, v in options.items()})
+        session = ort.InferenceSession(data, settings, providers=[provider])
+        assert session.get_providers()[0] == EP_NAME
+        session.disable_fallback()
+        return session
+
+    return make
