@@ -6,22 +6,19 @@
 
 namespace cuvil::device {
 
-// Warp-per-row kernels put this many rows in a block: small, so that a few hundred rows already fill the card.
-constexpr int kWarpsPerBlock = 4;
-
-// `Threads` is 32 (a warp a row, kWarpsPerBlock rows a block) or the block size (a block a row). Each thread holds
-// `Ept` elements as Ept / V accesses of V elements; neighbouring threads hold neighbouring accesses.
+// `Threads` neighbouring threads share a row: 8, 16 or 32 (several rows a block) or the block size (a block a row).
+// Each thread holds `Ept` elements as Ept / V accesses of V elements; neighbouring threads hold neighbouring accesses.
 template <typename T, int Threads_, int Ept_, int V_>
 struct RowLayout {
   using Element = T;
   static constexpr int Threads = Threads_;
   static constexpr int Ept = Ept_;
   static constexpr int V = V_;
-  static constexpr int kBlock = Threads == 32 ? 32 * kWarpsPerBlock : Threads;
-  static constexpr int kRows = kBlock / Threads;
-  static constexpr int kCapacity = Threads * Ept;
-  static_assert(Ept % V == 0 && Threads % 32 == 0, "a row is whole vectors of whole warps");
+  static constexpr int kBlock = Threads <= 32 ? 128 : Threads;
+  static constexpr int kRows = kBlock / Threads;  // rows a block
+  static_assert(Ept % V == 0, "a thread holds whole vectors");
 
+  // May lie past the last row in the last block; all threads of a warp must reach the reductions.
   static __device__ __forceinline__ int64_t row() {
     return static_cast<int64_t>(blockIdx.x) * kRows + (kRows > 1 ? threadIdx.x / Threads : 0);
   }
@@ -57,8 +54,8 @@ struct RowLayout {
   }
   template <typename C, typename Op>
   static __device__ __forceinline__ C reduce(C v, Op op, C identity, C* shared) {
-    if constexpr (Threads == 32) {
-      return warp_reduce(v, op);
+    if constexpr (Threads <= 32) {
+      return warp_reduce<Threads>(v, op);
     } else {
       return block_reduce(v, op, identity, shared);
     }
@@ -72,21 +69,33 @@ bool rows_are_vectors(int64_t n, const Pointers*... p) {
 }
 
 // Calls f.template operator()<Layout>() with a layout that holds rows of n elements, or returns false when none does.
-// Few rows get more threads a row: with less than a wave of warps, latency counts and not the number of blocks.
+// With enough rows to fill the card a thread holds much, so that many loads are in flight and few threads wait for one
+// another; with few rows it holds little, so that each row is done soon.
 template <typename T, int V, typename F>
 bool with_row_layout(int64_t rows, int64_t n, const F& f) {
   // Doubles take two registers each, so a thread holds fewer of them.
-  constexpr int kMany = sizeof(T) == 8 ? 8 : 32, kSome = sizeof(T) == 8 ? 8 : 16;
-  if (n <= 32 * 8) {
+  constexpr int kMany = sizeof(T) == 8 ? 8 : 32;
+  const bool fills_card = rows * n >= 1 << 21 && kMany > 8;
+  if (n <= 8 * 8) {
+    f.template operator()<RowLayout<T, 8, 8, V>>();
+  } else if (n <= 16 * 8) {
+    f.template operator()<RowLayout<T, 16, 8, V>>();
+  } else if (n <= 32 * 8) {
     f.template operator()<RowLayout<T, 32, 8, V>>();
-  } else if (n <= 32 * kMany && rows >= 2048) {
+  } else if (n <= 32 * kMany && fills_card) {
     f.template operator()<RowLayout<T, 32, kMany, V>>();
   } else if (n <= 128 * 8) {
     f.template operator()<RowLayout<T, 128, 8, V>>();
-  } else if (n <= 256 * kSome) {
-    f.template operator()<RowLayout<T, 256, kSome, V>>();
+  } else if (n <= 128 * kMany && fills_card) {
+    f.template operator()<RowLayout<T, 128, kMany, V>>();
+  } else if (n <= 512 * 8) {
+    f.template operator()<RowLayout<T, 512, 8, V>>();
+  } else if (n <= 256 * kMany && fills_card) {
+    f.template operator()<RowLayout<T, 256, kMany, V>>();
   } else if (n <= 1024 * 8) {
     f.template operator()<RowLayout<T, 1024, 8, V>>();
+  } else if (n <= 512 * kMany) {
+    f.template operator()<RowLayout<T, 512, kMany, V>>();
   } else if (n <= 1024 * kMany) {
     f.template operator()<RowLayout<T, 1024, kMany, V>>();
   } else {

@@ -57,11 +57,11 @@ __global__ void __launch_bounds__(L::kBlock) norm_rows(const Args<typename L::El
   constexpr bool kPreload = L::Ept <= 16 && L::Threads < 1024;
   __shared__ C scratch[32];
   const int64_t row = L::row();
-  if (row >= a.rows) return;
-  const int n = static_cast<int>(a.n);
+  const bool live = row < a.rows;
+  const int n = live ? static_cast<int>(a.n) : 0;  // elements of this row
 
   C v[L::Ept];
-  L::read(a.x + row * n, n, C(0), v);
+  L::read(a.x + row * a.n, n, C(0), v);
   Vec<T, V> scale[kPreload ? kVecs : 1], bias[kPreload ? kVecs : 1];
   if constexpr (kPreload) {
 #pragma unroll
@@ -73,7 +73,7 @@ __global__ void __launch_bounds__(L::kBlock) norm_rows(const Args<typename L::El
     }
   }
   if (a.skip) {
-    const T* skip = a.skip + (a.skip_rows == a.rows ? row : row % a.skip_rows) * n;
+    const T* skip = a.skip + (a.skip_rows == a.rows ? row : row % a.skip_rows) * a.n;
 #pragma unroll
     for (int k = 0; k < kVecs; ++k) {
       const int i = L::start(k);
@@ -87,14 +87,14 @@ __global__ void __launch_bounds__(L::kBlock) norm_rows(const Args<typename L::El
       if (i < n) add_to<T, V>(v + k * V, a.skip_bias + i);
     }
   }
-  if (a.sum) L::write(a.sum + row * n, n, v);
+  if (a.sum) L::write(a.sum + row * a.n, n, v);
 
   C mean = 0;
   if (!a.rms) {
     C total = 0;
 #pragma unroll
     for (int i = 0; i < L::Ept; ++i) total += v[i];
-    mean = L::reduce(total, Sum(), C(0), scratch) / C(n);
+    mean = L::reduce(total, Sum(), C(0), scratch) / C(a.n);
   }
   C squares = 0;
 #pragma unroll
@@ -106,7 +106,7 @@ __global__ void __launch_bounds__(L::kBlock) norm_rows(const Args<typename L::El
       squares += d * d;
     }
   }
-  const C inv_std = C(1) / sqrt(L::reduce(squares, Sum(), C(0), scratch) / C(n) + a.epsilon);
+  const C inv_std = C(1) / sqrt(L::reduce(squares, Sum(), C(0), scratch) / C(a.n) + a.epsilon);
 
 #pragma unroll
   for (int k = 0; k < kVecs; ++k) {
@@ -121,61 +121,79 @@ __global__ void __launch_bounds__(L::kBlock) norm_rows(const Args<typename L::El
       for (int j = 0; j < V; ++j) v[k * V + j] += to_compute(b[j]);
     }
   }
-  L::write(a.y + row * n, n, v);
-  if (threadIdx.x % L::Threads == 0) a.write_statistics(row, mean, inv_std);
+  L::write(a.y + row * a.n, n, v);
+  if (live && threadIdx.x % L::Threads == 0) a.write_statistics(row, mean, inv_std);
 }
 
 // Rows too long for the registers of a block, and scales shorter than the row: the row is read three times.
 // x, and with it a `sum` or `y` in the same place, is written in the last pass only.
-template <typename T>
+template <typename T, int V>
 __global__ void __launch_bounds__(1024) norm_long_rows(const Args<T> a) {
   using C = Compute<T>;
   __shared__ C scratch[32];
   const int64_t row = blockIdx.x;
   const T* x = a.x + row * a.n;
   const T* skip = a.skip ? a.skip + row % a.skip_rows * a.n : nullptr;
-  const auto s = [&](int64_t i) {
-    C v = to_compute(x[i]);
-    if (skip) v += to_compute(skip[i]);
-    if (a.skip_bias) v += to_compute(a.skip_bias[i]);
-    return v;
+  // Calls f(i, s[i .. i + V)) for this thread's part of the row.
+  const auto for_each = [&](const auto& f) {
+    for (int64_t i = int64_t{threadIdx.x} * V; i < a.n; i += int64_t{blockDim.x} * V) {
+      C s[V] = {};
+      add_to<T, V>(s, x + i);
+      if (skip) add_to<T, V>(s, skip + i);
+      if (a.skip_bias) add_to<T, V>(s, a.skip_bias + i);
+      f(i, s);
+    }
   };
   C mean = 0;
   if (!a.rms) {
     C total = 0;
-    for (int64_t i = threadIdx.x; i < a.n; i += blockDim.x) total += s(i);
+    for_each([&](int64_t, const C(&s)[V]) {
+#pragma unroll
+      for (int j = 0; j < V; ++j) total += s[j];
+    });
     mean = block_reduce(total, Sum(), C(0), scratch) / C(a.n);
   }
   C squares = 0;
-  for (int64_t i = threadIdx.x; i < a.n; i += blockDim.x) {
-    const C d = s(i) - mean;
-    squares += d * d;
-  }
+  for_each([&](int64_t, const C(&s)[V]) {
+#pragma unroll
+    for (int j = 0; j < V; ++j) squares += (s[j] - mean) * (s[j] - mean);
+  });
   const C inv_std = C(1) / sqrt(block_reduce(squares, Sum(), C(0), scratch) / C(a.n) + a.epsilon);
-  for (int64_t i = threadIdx.x; i < a.n; i += blockDim.x) {
-    const C v = s(i);
-    C y = (v - mean) * inv_std * to_compute(a.scale[i % a.scale_size]);
-    if (a.bias) y += to_compute(a.bias[i % a.bias_size]);
-    if (a.sum) a.sum[row * a.n + i] = from_compute<T>(v);
-    a.y[row * a.n + i] = from_compute<T>(y);
-  }
+  for_each([&](int64_t i, const C(&s)[V]) {
+    const Vec<T, V> scale = load<T, V>(a.scale + (V > 1 ? i : i % a.scale_size));
+    Vec<T, V> bias, sum, y;
+    if (a.bias) bias = load<T, V>(a.bias + (V > 1 ? i : i % a.bias_size));
+#pragma unroll
+    for (int j = 0; j < V; ++j) {
+      sum[j] = from_compute<T>(s[j]);
+      const C scaled = (s[j] - mean) * inv_std * to_compute(scale[j]);
+      y[j] = from_compute<T>(a.bias ? scaled + to_compute(bias[j]) : scaled);
+    }
+    if (a.sum) store<T, V>(a.sum + row * a.n + i, sum);
+    store<T, V>(a.y + row * a.n + i, y);
+  });
   if (threadIdx.x == 0) a.write_statistics(row, mean, inv_std);
 }
 
 template <typename T, int V>
-bool launch_in_registers(const Args<T>& a, cudaStream_t stream) {
-  return with_row_layout<T, V>(
-      a.rows, a.n, [&]<typename L>() { norm_rows<L><<<blocks_for(a.rows, L::kRows), L::kBlock, 0, stream>>>(a); });
+void launch_vectors(const Args<T>& a, bool whole, cudaStream_t stream) {
+  const auto in_registers = [&]<typename L>() {
+    norm_rows<L><<<blocks_for(a.rows, L::kRows), L::kBlock, 0, stream>>>(a);
+  };
+  if (!whole || !with_row_layout<T, V>(a.rows, a.n, in_registers)) {
+    norm_long_rows<T, V><<<static_cast<unsigned>(a.rows), 1024, 0, stream>>>(a);
+  }
 }
 
 template <typename T>
 cudaError_t launch(const LayerNormParams& p, cudaStream_t stream) {
   const Args<T> a(p);
-  const bool vectors = rows_are_vectors<T>(p.n, p.x, p.scale, p.bias, p.skip, p.skip_bias, p.y, p.sum);
   const bool whole = a.scale_size == a.n && (!a.bias || a.bias_size == a.n);
-  const bool done =
-      whole && (vectors ? launch_in_registers<T, kVec16<T>>(a, stream) : launch_in_registers<T, 1>(a, stream));
-  if (!done) norm_long_rows<T><<<static_cast<unsigned>(a.rows), 1024, 0, stream>>>(a);
+  if (whole && rows_are_vectors<T>(p.n, p.x, p.scale, p.bias, p.skip, p.skip_bias, p.y, p.sum)) {
+    launch_vectors<T, kVec16<T>>(a, true, stream);
+  } else {
+    launch_vectors<T, 1>(a, whole, stream);
+  }
   return cudaGetLastError();
 }
 

@@ -53,9 +53,9 @@ __global__ void __launch_bounds__(L::kBlock)
   using C = Compute<typename L::Element>;
   __shared__ C scratch[32];
   const int64_t row = L::row();
-  if (row >= rows) return;
+  const int live = row < rows ? n : 0;  // elements of this row
   C v[L::Ept];
-  L::read(x + row * n, n, minus_inf<C>(), v);
+  L::read(x + row * n, live, minus_inf<C>(), v);
   C m = v[0];
 #pragma unroll
   for (int i = 1; i < L::Ept; ++i) m = MaxNumber()(m, v[i]);
@@ -72,7 +72,7 @@ __global__ void __launch_bounds__(L::kBlock)
   const C scale = log ? ::log(sum) : C(1) / sum;
 #pragma unroll
   for (int i = 0; i < L::Ept; ++i) v[i] = log ? (v[i] - m) - scale : v[i] * scale;
-  L::write(y + row * n, n, v);
+  L::write(y + row * n, live, v);
 }
 
 // Rows too long for the registers of a block: one reading for maximum and sum together, one for the result.
@@ -99,34 +99,99 @@ __global__ void __launch_bounds__(1024) softmax_long_rows(const T* x, T* y, int6
   }
 }
 
-// An axis that is not the innermost: a block takes 32 neighbouring columns, and `Y` threads share each column.
-template <typename T, int Y>
-__global__ void __launch_bounds__(32 * Y)
-    softmax_columns(const T* x, T* y, int64_t columns, int64_t n, int64_t inner, bool log) {
-  using C = Compute<T>;
-  __shared__ C maxima[Y][32], sums[Y][32];
-  const int64_t column = int64_t{blockIdx.x} * 32 + threadIdx.x;
-  const bool live = column < columns;
-  const int64_t base = live ? column / inner * n * inner + column % inner : 0;
-  Online<C> seen;
-  if (live) {
-    for (int64_t i = threadIdx.y; i < n; i += Y) seen.add(to_compute(x[base + i * inner]));
+// An axis that is not the innermost, in a block of 32 x Y threads: the columns of V neighbours in `inner` that thread
+// (x, y) works on begin at `base`, and the Y threads of one x share them.
+template <int V>
+struct Columns {
+  bool live;
+  int64_t base;
+  __device__ __forceinline__ Columns(int64_t columns, int64_t n, int64_t inner) {
+    const int64_t column = (int64_t{blockIdx.x} * 32 + threadIdx.x) * V;
+    live = column < columns;
+    base = live ? column / inner * n * inner + column % inner : 0;
   }
-  maxima[threadIdx.y][threadIdx.x] = seen.m;
-  sums[threadIdx.y][threadIdx.x] = seen.sum;
+};
+
+// `v` combined over the Y threads of a column.
+template <int Y, typename C, typename Op>
+__device__ __forceinline__ C column_reduce(C v, Op op, C (*shared)[32]) {
+  __syncthreads();  // an earlier call's readers are done
+  shared[threadIdx.y][threadIdx.x] = v;
   __syncthreads();
-  if (!live) return;
-  Online<C> all;
-  for (int k = 0; k < Y; ++k) all.m = MaxNumber()(all.m, maxima[k][threadIdx.x]);
-  for (int k = 0; k < Y; ++k) {
-    Online<C> one;
-    one.m = maxima[k][threadIdx.x];
-    one.sum = sums[k][threadIdx.x];
-    all.sum += one.part(all.m);
+  v = shared[0][threadIdx.x];
+#pragma unroll
+  for (int k = 1; k < Y; ++k) v = op(v, shared[k][threadIdx.x]);
+  return v;
+}
+
+// n is at most kHeld * Y: a thread's values stay in its registers.
+constexpr int kHeld = 8;
+
+template <typename T, int Y, int V>
+__global__ void __launch_bounds__(32 * Y)
+    softmax_short_columns(const T* x, T* y, int64_t columns, int64_t n, int64_t inner, bool log) {
+  using C = Compute<T>;
+  __shared__ C scratch[Y][32];
+  const Columns<V> at(columns, n, inner);
+  C v[kHeld][V];
+#pragma unroll
+  for (int k = 0; k < kHeld; ++k) {
+    const int i = threadIdx.y + k * Y;
+    if (at.live && i < n) {
+      const Vec<T, V> a = load<T, V>(x + at.base + i * inner);
+#pragma unroll
+      for (int j = 0; j < V; ++j) v[k][j] = to_compute(a[j]);
+    } else {
+#pragma unroll
+      for (int j = 0; j < V; ++j) v[k][j] = minus_inf<C>();
+    }
   }
-  const Finish<C> finish(all.m, all.sum, log);
+#pragma unroll
+  for (int j = 0; j < V; ++j) {
+    C m = v[0][j];
+#pragma unroll
+    for (int k = 1; k < kHeld; ++k) m = MaxNumber()(m, v[k][j]);
+    m = column_reduce<Y>(m, MaxNumber(), scratch);
+    C sum = 0;
+#pragma unroll
+    for (int k = 0; k < kHeld; ++k) {
+      const C e = exp(v[k][j] - m);
+      sum += e;
+      v[k][j] = log ? v[k][j] - m : e;
+    }
+    sum = column_reduce<Y>(sum, Sum(), scratch);
+    const C scale = log ? ::log(sum) : C(1) / sum;
+#pragma unroll
+    for (int k = 0; k < kHeld; ++k) v[k][j] = log ? v[k][j] - scale : v[k][j] * scale;
+  }
+#pragma unroll
+  for (int k = 0; k < kHeld; ++k) {
+    const int i = threadIdx.y + k * Y;
+    if (!at.live || i >= n) continue;
+    Vec<T, V> a;
+#pragma unroll
+    for (int j = 0; j < V; ++j) a[j] = from_compute<T>(v[k][j]);
+    store<T, V>(y + at.base + i * inner, a);
+  }
+}
+
+template <typename T>
+__global__ void __launch_bounds__(1024)
+    softmax_long_columns(const T* x, T* y, int64_t columns, int64_t n, int64_t inner, bool log) {
+  using C = Compute<T>;
+  constexpr int Y = 32;
+  __shared__ C scratch[Y][32];
+  const Columns<1> at(columns, n, inner);
+  Online<C> seen;
+  if (at.live) {
+    for (int64_t i = threadIdx.y; i < n; i += Y) seen.add(to_compute(x[at.base + i * inner]));
+  }
+  const C m = column_reduce<Y>(seen.m, MaxNumber(), scratch);
+  const C sum = column_reduce<Y>(seen.part(m), Sum(), scratch);
+  if (!at.live) return;
+  const Finish<C> finish(m, sum, log);
   for (int64_t i = threadIdx.y; i < n; i += Y) {
-    y[base + i * inner] = from_compute<T>(finish(to_compute(x[base + i * inner])));
+    y[at.base + i * inner] = from_compute<T>(finish(to_compute(x[at.base + i * inner])));
   }
 }
 
@@ -143,16 +208,32 @@ void launch_rows(const SoftmaxParams& p, cudaStream_t stream) {
   }
 }
 
+template <typename T, int V>
+void launch_columns(const SoftmaxParams& p, cudaStream_t stream) {
+  const T* x = static_cast<const T*>(p.x);
+  T* y = static_cast<T*>(p.y);
+  const int64_t columns = p.outer * p.inner;
+  const unsigned blocks = blocks_for(columns, 32 * V);
+  if (p.n <= 8 * kHeld) {
+    softmax_short_columns<T, 8, V><<<blocks, dim3(32, 8), 0, stream>>>(x, y, columns, p.n, p.inner, p.log);
+  } else if (p.n <= 32 * kHeld) {
+    softmax_short_columns<T, 32, V><<<blocks, dim3(32, 32), 0, stream>>>(x, y, columns, p.n, p.inner, p.log);
+  } else {
+    softmax_long_columns<T><<<blocks_for(columns, 32), dim3(32, 32), 0, stream>>>(x, y, columns, p.n, p.inner, p.log);
+  }
+}
+
 template <typename T>
 cudaError_t launch(const SoftmaxParams& p, cudaStream_t stream) {
   if (p.inner > 1) {
-    const T* x = static_cast<const T*>(p.x);
-    T* y = static_cast<T*>(p.y);
-    const int64_t columns = p.outer * p.inner;
-    if (p.n < 128) {
-      softmax_columns<T, 8><<<blocks_for(columns, 32), dim3(32, 8), 0, stream>>>(x, y, columns, p.n, p.inner, p.log);
+    // Two 16-bit columns a thread, so that a warp moves 128 bytes.
+    constexpr int V = sizeof(T) == 2 ? 2 : 1;
+    const bool pairs =
+        p.inner % V == 0 && reinterpret_cast<uintptr_t>(p.x) % 4 == 0 && reinterpret_cast<uintptr_t>(p.y) % 4 == 0;
+    if (pairs) {
+      launch_columns<T, V>(p, stream);
     } else {
-      softmax_columns<T, 32><<<blocks_for(columns, 32), dim3(32, 32), 0, stream>>>(x, y, columns, p.n, p.inner, p.log);
+      launch_columns<T, 1>(p, stream);
     }
   } else if (rows_are_vectors<T>(p.n, p.x, p.y)) {
     launch_rows<T, kVec16<T>>(p, stream);
