@@ -8,28 +8,28 @@
 namespace cuvil::jit {
 namespace {
 
-void check(nvrtcResult code, const char* what) {
-  if (code != NVRTC_SUCCESS) fail(ErrorKind::kRuntime, what, ": ", libs::nvrtc().error_string(code));
+void check(int code, const char* what) {
+  if (code != libs::kNvrtcSuccess) fail(ErrorKind::kRuntime, what, ": ", libs::nvrtc().error_string(code));
 }
 
-struct NvrtcProgram {
-  explicit NvrtcProgram(const std::string& source) {
+struct Compilation {
+  explicit Compilation(const std::string& source) {
     check(libs::nvrtc().create_program(&handle, source.c_str(), "cuvil_pointwise.cu", 0, nullptr, nullptr),
           "nvrtcCreateProgram");
   }
-  ~NvrtcProgram() { libs::nvrtc().destroy_program(&handle); }
-  NvrtcProgram(const NvrtcProgram&) = delete;
-  NvrtcProgram& operator=(const NvrtcProgram&) = delete;
+  ~Compilation() { libs::nvrtc().destroy_program(&handle); }
+  Compilation(const Compilation&) = delete;
+  Compilation& operator=(const Compilation&) = delete;
 
   std::string log() const {
     size_t size = 0;
-    if (libs::nvrtc().log_size(handle, &size) != NVRTC_SUCCESS || size < 2) return "";
+    if (libs::nvrtc().log_size(handle, &size) != libs::kNvrtcSuccess || size < 2) return "";
     std::string text(size, '\0');
     libs::nvrtc().log(handle, text.data());
     return text.substr(0, text.find('\0'));
   }
 
-  nvrtcProgram handle = nullptr;
+  libs::NvrtcProgram* handle = nullptr;
 };
 
 }  // namespace
@@ -60,12 +60,12 @@ const std::vector<std::string>& compile_options() {
 
 std::vector<char> compile(const std::string& source, const Target& target) {
   const libs::Nvrtc& nvrtc = libs::nvrtc();
-  NvrtcProgram program(source);
+  Compilation program(source);
   const std::string arch = "--gpu-architecture=" + target.arch;
   std::vector<const char*> options = {arch.c_str()};
   for (const std::string& option : compile_options()) options.push_back(option.c_str());
-  const nvrtcResult code = nvrtc.compile_program(program.handle, static_cast<int>(options.size()), options.data());
-  if (code != NVRTC_SUCCESS)
+  const int code = nvrtc.compile_program(program.handle, static_cast<int>(options.size()), options.data());
+  if (code != libs::kNvrtcSuccess)
     fail(ErrorKind::kRuntime, "NVRTC ", target.nvrtc, " failed for ", target.arch, ": ", nvrtc.error_string(code), "\n",
          program.log());
   const bool cubin = target.arch.starts_with("sm_");

@@ -3,6 +3,7 @@
 #include <dlfcn.h>
 
 #include <cstdlib>
+#include <filesystem>
 #include <sstream>
 #include <vector>
 
@@ -28,16 +29,18 @@ DynLib::DynLib(std::initializer_list<const char*> sonames, const char* pip_packa
     // RTLD_GLOBAL is not used: symbols of two versions of one library in a process must not mix.
     handle_ = dlopen(path.c_str(), RTLD_NOW | RTLD_LOCAL);
     if (handle_) path_ = path;
-    if (!handle_) {
-      const char* reason = dlerror();
-      message = reason ? reason : "dlopen failed";
-    }
+    // The first failure is kept: of a file that exists if there is one, which tells more than "no such file".
+    const char* reason = handle_ ? nullptr : dlerror();
+    if (reason && message.empty()) message = reason;
     return handle_ != nullptr;
   };
   const std::vector<std::string> directories = search_directories();
   for (const char* soname : sonames) {
-    for (const std::string& dir : directories)
-      if (open(dir + "/" + soname)) return;
+    for (const std::string& dir : directories) {
+      const std::string path = dir + "/" + soname;
+      std::error_code ignored;
+      if (std::filesystem::exists(path, ignored) && open(path)) return;
+    }
     if (open(soname)) return;
   }
   fail(ErrorKind::kMissingLibrary, *sonames.begin(), " was not found: install it with `pip install ", pip_package_,

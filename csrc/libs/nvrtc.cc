@@ -14,7 +14,7 @@ namespace {
 void preload_builtins(const Nvrtc& table) {
   int major = 0, minor = 0;
   Dl_info info;
-  if (table.version(&major, &minor) != NVRTC_SUCCESS) return;
+  if (table.version(&major, &minor) != kNvrtcSuccess) return;
   if (!dladdr(reinterpret_cast<void*>(table.version), &info) || !info.dli_fname) return;
   const std::string file = info.dli_fname;
   const size_t slash = file.rfind('/');

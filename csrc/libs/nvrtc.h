@@ -1,24 +1,28 @@
-// NVRTC's functions, resolved at run time.
+// NVRTC's functions, resolved at run time. The declarations are its stable C interface; its header is not needed.
 #pragma once
 
-#include <nvrtc.h>
+#include <cstddef>
 
 namespace cuvil::libs {
 
+struct NvrtcProgram;              // opaque
+constexpr int kNvrtcSuccess = 0;  // of the result codes that every function but error_string returns
+
 struct Nvrtc {
-  decltype(nvrtcVersion)* version = nullptr;
-  decltype(nvrtcGetNumSupportedArchs)* num_supported_archs = nullptr;
-  decltype(nvrtcGetSupportedArchs)* supported_archs = nullptr;
-  decltype(nvrtcGetErrorString)* error_string = nullptr;
-  decltype(nvrtcCreateProgram)* create_program = nullptr;
-  decltype(nvrtcDestroyProgram)* destroy_program = nullptr;
-  decltype(nvrtcCompileProgram)* compile_program = nullptr;
-  decltype(nvrtcGetProgramLogSize)* log_size = nullptr;
-  decltype(nvrtcGetProgramLog)* log = nullptr;
-  decltype(nvrtcGetCUBINSize)* cubin_size = nullptr;
-  decltype(nvrtcGetCUBIN)* cubin = nullptr;
-  decltype(nvrtcGetPTXSize)* ptx_size = nullptr;
-  decltype(nvrtcGetPTX)* ptx = nullptr;
+  int (*version)(int* major, int* minor) = nullptr;
+  int (*num_supported_archs)(int* count) = nullptr;
+  int (*supported_archs)(int* archs) = nullptr;
+  const char* (*error_string)(int code) = nullptr;
+  int (*create_program)(NvrtcProgram** program, const char* source, const char* name, int num_headers,
+                        const char* const* headers, const char* const* include_names) = nullptr;
+  int (*destroy_program)(NvrtcProgram** program) = nullptr;
+  int (*compile_program)(NvrtcProgram* program, int num_options, const char* const* options) = nullptr;
+  int (*log_size)(NvrtcProgram* program, size_t* size) = nullptr;
+  int (*log)(NvrtcProgram* program, char* text) = nullptr;
+  int (*cubin_size)(NvrtcProgram* program, size_t* size) = nullptr;
+  int (*cubin)(NvrtcProgram* program, char* image) = nullptr;
+  int (*ptx_size)(NvrtcProgram* program, size_t* size) = nullptr;
+  int (*ptx)(NvrtcProgram* program, char* image) = nullptr;
 };
 
 // The table, resolved on first use; throws Error(kMissingLibrary) naming nvidia-cuda-nvrtc when there is no NVRTC.

@@ -37,12 +37,9 @@ void save(const std::string& path, const char* data, size_t size) {
 std::string perform(const Job& job) {
   using namespace cuvil::jit;
   const Program program = parse_program(job.code, job.outputs, job.dtypes);
-  for (size_t i = 0; i < job.code.size(); ++i) {
-    // The text form must survive a round trip.
-    std::vector<std::string> again;
-    for (const Instr& instr : program.code) again.push_back(to_string(instr));
-    if (!(parse_program(again, job.outputs, job.dtypes) == program)) return "error to_string does not round-trip";
-  }
+  std::vector<std::string> again;
+  for (const Instr& instr : program.code) again.push_back(to_string(instr));
+  if (!(parse_program(again, job.outputs, job.dtypes) == program)) return "error the text form does not round-trip";
   const Plan plan = make_plan(program, job.shapes, job.aligned, {job.sm ? job.sm : 90, job.sms, size_t{60} << 20});
   std::ostringstream out;
   out << "ok shape=" << plan.shape.to_string();
@@ -51,6 +48,8 @@ std::string perform(const Job& job) {
   out << " vector=" << s.vector << " unroll=" << s.unroll << " rank=" << s.rank << " rows=" << s.rows
       << " wide=" << s.wide << " stream=" << s.stream << " blocks=" << plan.blocks << " access=";
   for (Access a : s.access) out << static_cast<int>(a);
+  out << " params=";
+  for (uint64_t word : plan.params) out << word << ",";
   const std::string source = generate(program, s);
   save(job.source, source.data(), source.size());
   if (job.sm) {
