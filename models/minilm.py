@@ -28,5 +28,4 @@ MODEL = zoo.ZooModel(
     inputs,
     batches=(1, 16),
     compared=("461",),
-    bert_like=True,
 )

@@ -37,7 +37,6 @@ class ZooModel:
     inputs: Callable[[int, int], Feed]
     batches: tuple[int, ...] = (1,)
     compared: tuple[str, ...] | None = None
-    bert_like: bool = False
 
 
 @functools.cache

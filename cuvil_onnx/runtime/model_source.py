@@ -23,7 +23,8 @@ def open_model(model: Any) -> Iterator[str | bytes]:
     if isinstance(model, bytes | bytearray | memoryview):
         yield bytes(model)
         return
-    proto = model.model if hasattr(model, "model") and hasattr(model, "report") else model
+    optimized = hasattr(model, "model") and hasattr(model, "report")
+    proto = model.model if optimized else model
     if not hasattr(proto, "SerializeToString"):
         raise TypeError(
             "a model is a path, bytes, onnx.ModelProto or the result of cuvil_onnx.optimize, "
@@ -33,19 +34,22 @@ def open_model(model: Any) -> Iterator[str | bytes]:
         data: bytes = proto.SerializeToString()
     except Exception as error:  # the protobuf runtimes raise different classes for "too large"
         with tempfile.TemporaryDirectory(prefix="cuvil_onnx-") as folder:
-            yield _save_with_external_data(proto, Path(folder), error)
+            path = Path(folder) / "model.onnx"
+            if optimized:
+                model.save(path)
+            else:
+                _save_with_external_data(proto, path, error)
+            yield str(path)
         return
     yield data
 
 
-def _save_with_external_data(proto: Any, folder: Path, cause: Exception) -> str:
+def _save_with_external_data(proto: Any, path: Path, cause: Exception) -> None:
     import onnx
 
-    path = folder / "model.onnx"
     copy = onnx.ModelProto()
     copy.CopyFrom(proto)  # onnx.save moves the weights out of the message it is given
     try:
         onnx.save(copy, str(path), save_as_external_data=True, all_tensors_to_one_file=True, location="weights")
     except Exception:
         raise ValueError(f"the model cannot be serialized: {cause}") from cause
-    return str(path)

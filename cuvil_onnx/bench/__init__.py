@@ -1,0 +1,1 @@
+"""Comparison with stock ONNX Runtime: measuring, tables, pictures, recorded results."""

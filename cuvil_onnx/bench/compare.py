@@ -1,0 +1,163 @@
+"""Compares stock ONNX Runtime with cuvil on one model, each variant in a process of its own."""
+
+from __future__ import annotations
+
+import json
+import tempfile
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import onnx
+
+from cuvil_onnx.bench import variants
+from cuvil_onnx.bench.accuracy import largest_difference
+from cuvil_onnx.bench.process import run_job, run_python
+from cuvil_onnx.bench.progress import Progress
+from cuvil_onnx.bench.worker import Job, Result
+from cuvil_onnx.errors import CuvilError
+
+Array = npt.NDArray[Any]
+
+
+@dataclass
+class Row:
+    """A measured variant. Differences are to the given model in fp32 on ONNX Runtime's CPU provider."""
+
+    key: str
+    label: str
+    result: Result
+    max_abs_err: float = float("nan")
+    max_rel_err: float = float("nan")
+
+    @property
+    def ok(self) -> bool:
+        return self.result.error is None
+
+
+@dataclass
+class Comparison:
+    """One row a key, the fastest of its candidates; ``failures`` are candidates that could not run, and why."""
+
+    model: str
+    precision: str
+    device: str
+    inputs: dict[str, str]
+    rows: list[Row]
+    failures: list[str] = field(default_factory=list)
+    versions: dict[str, str] = field(default_factory=dict)
+
+    def get(self, key: str) -> Row | None:
+        """The row of a key, None when no candidate could run."""
+        return next((row for row in self.rows if row.key == key), None)
+
+    def as_dict(self) -> dict[str, Any]:
+        """Everything, for JSON."""
+        return asdict(self)
+
+
+def compare(
+    model: onnx.ModelProto,
+    optimized: Any,
+    feed: Mapping[str, Array],
+    *,
+    name: str,
+    precision: str = "fp32",
+    gpu: str | None = None,
+    outputs: list[str] | None = None,
+    budget_s: float = 3.0,
+    count_kernels: bool = True,
+    progress: bool = True,
+) -> Comparison:
+    """Measures every variant on ``feed``.
+
+    ``optimized`` is the result of ``cuvil_onnx.optimize``; ``gpu`` is the card's name, None compares on the CPU;
+    ``outputs`` are those that count (None: all of the graph's). Raises CuvilError when the model itself does not run.
+    """
+    names = outputs or [o.name for o in model.graph.output]
+    shapes = {k: f"{v.dtype}{list(v.shape)}" for k, v in feed.items()}
+    with tempfile.TemporaryDirectory(prefix="cuvil-compare-") as folder:
+        work = _Work(Path(folder), names, budget_s, count_kernels and gpu is not None)
+        given, ours = str(work.folder / "given.onnx"), str(work.folder / "optimized.onnx")
+        _save(model, Path(given))
+        optimized.save(ours)
+        np.savez(work.feed, **dict(feed))  # type: ignore[arg-type]
+        planned = _plan(model, given, ours, gpu, precision, work)
+        bar = Progress(len(planned) + 1, progress)
+        bar.step("reference in fp32 on the CPU")
+        reference, expected = work.measure(variants.on_cpu(given, ours)[0], budget_s=0.0)
+        if reference.error:
+            raise CuvilError(f"the model does not run on ONNX Runtime's CPU provider: {reference.error}")
+        rows: list[Row] = []
+        failures: list[str] = []
+        for variant in planned:
+            bar.step(variant.label)
+            result, got = work.measure(variant)
+            if result.error:
+                failures.append(f"{variant.label}: {result.error}")
+                continue
+            rows.append(Row(variant.key, variant.label, result, *largest_difference(got, expected)))
+        bar.finish()
+    device = gpu or "CPU"
+    return Comparison(name, precision, device, shapes, _fastest(rows), failures, reference.versions)
+
+
+def _plan(
+    model: onnx.ModelProto, given: str, ours: str, gpu: str | None, precision: str, work: _Work
+) -> list[variants.Variant]:
+    if gpu is None:
+        return variants.on_cpu(given, ours)
+    has_conv = any(node.op_type == "Conv" for node in model.graph.node)
+    return variants.on_gpu(given, work.prepare(given, precision), ours, has_conv)
+
+
+def _fastest(rows: list[Row]) -> list[Row]:
+    """One row a key: the fastest candidate, in the order in which keys were measured."""
+    best: dict[str, Row] = {}
+    for row in rows:
+        if row.key not in best or row.result.p50 < best[row.key].result.p50:
+            best[row.key] = row
+    return list(best.values())
+
+
+class _Work:
+    """The temporary folder of one comparison, and the processes started in it."""
+
+    def __init__(self, folder: Path, output_names: list[str], budget_s: float, count_kernels: bool) -> None:
+        self.folder, self.feed = folder, str(folder / "feed.npz")
+        self._names, self._budget_s, self._count_kernels = output_names, budget_s, count_kernels
+
+    def prepare(self, model: str, precision: str) -> list[tuple[str, str]]:
+        command = ["-m", "cuvil_onnx.bench.prepare", model, str(self.folder), precision]
+        done = run_python(command, stock=True)
+        if done.returncode:
+            return [("as given", model)]
+        return [(label, path) for label, path in json.loads(done.stdout.splitlines()[-1])]
+
+    def measure(self, variant: variants.Variant, budget_s: float | None = None) -> tuple[Result, dict[str, Array]]:
+        outputs = self.folder / "outputs.npz"
+        job = Job(
+            variant.model,
+            self.feed,
+            str(outputs),
+            variant.providers,
+            self._names,
+            ours=variant.ours,
+            bound=variant.bound,
+            budget_s=self._budget_s if budget_s is None else budget_s,
+            count_kernels=self._count_kernels,
+        )
+        result = Result(**run_job("cuvil_onnx.bench.worker", asdict(job), self.folder, stock=not variant.ours))
+        return result, {} if result.error else dict(np.load(outputs))
+
+
+def _save(model: onnx.ModelProto, path: Path) -> None:
+    try:
+        onnx.save(model, path)
+    except Exception:  # above 2 GB
+        copy = onnx.ModelProto()
+        copy.CopyFrom(model)
+        onnx.save(copy, path, save_as_external_data=True, location="given.data")
