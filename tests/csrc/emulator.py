@@ -14,7 +14,8 @@ from collections.abc import Sequence
 
 import ml_dtypes
 import numpy as np
-from pointwise_tool import Job, Tool
+
+from tests.csrc.pointwise_tool import Job, Tool
 
 DTYPES = {
     "f32": np.float32,
@@ -50,7 +51,12 @@ static unsigned __umulhi(unsigned a, unsigned b) { return unsigned((unsigned lon
 static float __uint_as_float(unsigned x) { float r; memcpy(&r, &x, 4); return r; }
 static double __longlong_as_double(long long x) { double r; memcpy(&r, &x, 8); return r; }
 static float half_to_float(unsigned short h) { _Float16 x; memcpy(&x, &h, 2); return float(x); }
-static unsigned short float_to_half(float f) { _Float16 x = _Float16(f); unsigned short r; memcpy(&r, &x, 2); return r; }
+static unsigned short float_to_half(float f) {
+  _Float16 x = _Float16(f);
+  unsigned short r;
+  memcpy(&r, &x, 2);
+  return r;
+}
 static unsigned short float_to_bfloat(float f) {
   unsigned x;
   memcpy(&x, &f, 4);

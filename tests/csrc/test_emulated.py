@@ -7,10 +7,11 @@ import shutil
 
 import numpy as np
 import pytest
-from emulator import DTYPES, Emulator
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from pointwise_tool import SOURCES, Job, Tool
+
+from tests.csrc.emulator import DTYPES, Emulator
+from tests.csrc.pointwise_tool import SOURCES, Job, Tool
 
 pytestmark = pytest.mark.skipif(shutil.which("g++") is None, reason="g++ compiles the emulated kernels")
 

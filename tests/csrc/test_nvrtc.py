@@ -6,7 +6,8 @@ from __future__ import annotations
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from pointwise_tool import SOURCES, Job, Tool, nvrtc_directory
+
+from tests.csrc.pointwise_tool import SOURCES, Job, Tool, nvrtc_directory
 
 pytestmark = pytest.mark.skipif(nvrtc_directory() is None, reason="nvidia-cuda-nvrtc is not installed")
 
@@ -15,35 +16,36 @@ SIGNED, UNSIGNED = ("i8", "i16", "i32", "i64"), ("u8", "u16", "u32", "u64")
 NUMBERS = FLOATS + SIGNED + UNSIGNED
 ALL = (*NUMBERS, "bool")
 
-# name -> (operands of the result's dtype, dtypes)
+
+def table(names: str, dtypes: tuple[str, ...]) -> dict[str, tuple[str, ...]]:
+    return dict.fromkeys(names.split(), dtypes)
+
+
+# Instruction -> dtypes it is defined for, by number and kind of operands.
 UNARY = {
-    **dict.fromkeys(
-        "sqrt reciprocal exp log erf tanh sigmoid sin cos tan asin acos atan sinh cosh asinh acosh atanh floor ceil "
-        "round softplus softsign hardswish gelu gelu_tanh silu mish".split(),
-        FLOATS,
-    ),
-    "neg": FLOATS + SIGNED,
-    "abs": NUMBERS,
-    "sign": NUMBERS,
-    "relu": FLOATS + SIGNED,
-    "identity": ALL,
-    "not": ("bool",),
-    "bitnot": SIGNED + UNSIGNED,
+    **table("sqrt reciprocal exp log erf tanh sigmoid sin cos tan asin acos atan sinh cosh asinh acosh atanh", FLOATS),
+    **table("floor ceil round softplus softsign hardswish gelu gelu_tanh silu mish", FLOATS),
+    **table("neg relu", FLOATS + SIGNED),
+    **table("abs sign", NUMBERS),
+    **table("identity", ALL),
+    **table("not", ("bool",)),
+    **table("bitnot", SIGNED + UNSIGNED),
 }
 BINARY = {
-    **dict.fromkeys("add sub mul div pow fmod min max prelu".split(), NUMBERS),
-    **dict.fromkeys("mod bitand bitor bitxor shl shr".split(), SIGNED + UNSIGNED),
-    **dict.fromkeys("and or xor".split(), ("bool",)),
+    **table("add sub mul div pow fmod min max prelu", NUMBERS),
+    **table("mod bitand bitor bitxor shl shr", SIGNED + UNSIGNED),
+    **table("and or xor", ("bool",)),
 }
-COMPARE = {"equal": ALL, **dict.fromkeys("less less_equal greater greater_equal".split(), NUMBERS)}
+COMPARE = {**table("equal", ALL), **table("less less_equal greater greater_equal", NUMBERS)}
+# Instruction -> number of constant parameters.
 PARAMETRIC = {
     "leaky_relu": 1,
     "elu": 1,
-    "selu": 2,
     "celu": 1,
-    "hard_sigmoid": 2,
     "thresholded_relu": 1,
     "quick_gelu": 1,
+    "selu": 2,
+    "hard_sigmoid": 2,
 }
 
 
@@ -133,7 +135,7 @@ def test_unknown_architecture_is_refused_and_newer_ones_get_ptx(tool: Tool) -> N
 
 
 def test_missing_nvrtc_names_the_package(compile_cpp, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("pointwise_tool.nvrtc_directory", lambda: None)
+    monkeypatch.setattr("tests.csrc.pointwise_tool.nvrtc_directory", lambda: None)
     (line,) = Tool(compile_cpp(SOURCES)).run([Job([("f32", (4,))], ["load.f32 0"], [0], sm=90)])
     if line.startswith("ok "):
         pytest.skip("the system has an NVRTC of its own")

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import pytest
-from pointwise_tool import SOURCES, Job, Tool
+
+from tests.csrc.pointwise_tool import SOURCES, Job, Tool
 
 F32 = [("f32", (4,))]
 LOAD = "load.f32 0"
