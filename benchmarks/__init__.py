@@ -1,0 +1,1 @@
+"""Latency comparisons against stock ONNX Runtime, and their recorded results."""

@@ -1,0 +1,128 @@
+"""Gathers the newest value of each metric and renders README's table and picture from them.
+
+python -m benchmarks.summary            write summary.json, the table in README.md and docs/latency.svg
+python -m benchmarks.summary --check    fail (exit code 1) when one of them does not follow from the result files
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import re
+import sys
+from pathlib import Path
+from typing import Any
+
+from cuvil_onnx.bench.chart import Bar, bar_chart
+from cuvil_onnx.bench.record import newest
+from cuvil_onnx.bench.table import markdown_table
+
+ROOT = Path(__file__).resolve().parent.parent
+RESULTS, README, CHART = ROOT / "benchmarks" / "results", ROOT / "README.md", ROOT / "docs" / "latency.svg"
+BEGIN, END = "<!-- results: begin -->", "<!-- results: end -->"
+POINTWISE = "pointwise/cast_add_relu_64Mi"
+
+Metrics = dict[str, dict[str, Any]]
+
+
+def configurations(metrics: Metrics) -> list[str]:
+    """The model configurations that have a value for cuvil."""
+    return [m[len("model/") : -len("/cuvil")] for m in metrics if re.fullmatch(r"model/[^/]+/cuvil", m)]
+
+
+def _value(metrics: Metrics, name: str) -> float | None:
+    entry = metrics.get(name)
+    return None if entry is None else float(entry["value"])
+
+
+def _ms(value: float | None) -> str:
+    return "-" if value is None else f"{value:.3f}"
+
+
+def render_table(cards: dict[str, Metrics]) -> str:
+    """The Markdown between README's markers."""
+    if not any(cards.values()):
+        return "No results are recorded yet."
+    parts = [_card_table(metrics) for metrics in cards.values() if metrics]
+    return "\n\n".join(parts)
+
+
+def _card_table(metrics: Metrics) -> str:
+    card = next(iter(metrics.values()))["card"]
+    rows = [["model", "stock ORT `run()`", "stock ORT at its best", "cuvil", "x best", "largest difference"]]
+    for name in configurations(metrics):
+        prefix = f"model/{name}"
+        ours, best = _value(metrics, f"{prefix}/cuvil"), _value(metrics, f"{prefix}/stock_best")
+        ratio = f"{best / ours:.2f}" if ours and best else "-"
+        difference = _value(metrics, f"{prefix}/max_rel_err")
+        rows.append(
+            [
+                name,
+                _ms(_value(metrics, f"{prefix}/stock_default")),
+                _ms(best),
+                _ms(ours),
+                ratio,
+                "-" if difference is None else f"{difference:.1e}",
+            ]
+        )
+    lines = [f"Median latency in ms on one {card}; differences are relative to fp32 on the CPU.", ""]
+    lines.append(markdown_table(rows))
+    percent, times = _value(metrics, f"{POINTWISE}/pct_copy"), _value(metrics, f"{POINTWISE}/x_stock")
+    if percent is not None:
+        against = "" if times is None else f", {times:.2f}x stock ORT's three kernels"
+        lines += ["", f"Cast, Add, Relu over 64 Mi elements: {percent:.1f} % of the measured copy bandwidth{against}."]
+    return "\n".join(lines)
+
+
+def render_chart(cards: dict[str, Metrics]) -> str:
+    """One picture: each model configuration as a group of bars."""
+    groups = []
+    title = "Median latency"
+    for metrics in cards.values():
+        for name in configurations(metrics):
+            labels = {"stock_default": "stock ORT, run()", "stock_best": "stock ORT at its best", "cuvil": "cuvil"}
+            bars = [
+                Bar(key, label, value)
+                for key, label in labels.items()
+                if (value := _value(metrics, f"model/{name}/{key}")) is not None
+            ]
+            groups.append((name, bars))
+            title = f"Median latency on {metrics[f'model/{name}/cuvil']['card']}"
+    return bar_chart(title, groups)
+
+
+def outputs() -> dict[Path, str]:
+    """Every generated file with the content that follows from the result files."""
+    folders = sorted(p for p in RESULTS.iterdir() if p.is_dir()) if RESULTS.is_dir() else []
+    cards = {folder.name: newest(folder) for folder in folders}
+    files: dict[Path, str] = {}
+    for name, metrics in cards.items():
+        flat = {metric: entry["value"] for metric, entry in metrics.items()}
+        files[RESULTS / name / "summary.json"] = json.dumps(flat, indent=1) + "\n"
+    readme = README.read_text(encoding="utf-8")
+    before, _, rest = readme.partition(BEGIN)
+    _, found, after = rest.partition(END)
+    if not found:
+        raise SystemExit(f"{README.name} lacks the markers {BEGIN} and {END}")
+    files[README] = f"{before}{BEGIN}\n{render_table(cards)}\n{END}{after}"
+    if any(configurations(metrics) for metrics in cards.values()):
+        files[CHART] = render_chart(cards)
+    return files
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--check", action="store_true", help="write nothing, fail when something is out of date")
+    args = parser.parse_args()
+    stale = [p for p, text in outputs().items() if not p.is_file() or p.read_text(encoding="utf-8") != text]
+    if args.check:
+        for path in stale:
+            print(f"{path.relative_to(ROOT)} does not follow from benchmarks/results", file=sys.stderr)
+        return 1 if stale else 0
+    for path, text in outputs().items():
+        path.write_text(text, encoding="utf-8")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
