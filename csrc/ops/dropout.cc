@@ -1,4 +1,5 @@
-// Dropout at inference: the input unchanged, and a mask of ones where one is asked for.
+// Dropout at inference: the input unchanged, and a mask of ones where one is asked for. Before opset 12 the mask of
+// inference is undefined; ONNX Runtime fills it with zeros, and so does this.
 #include "ops/params.h"
 
 namespace cuvil {
@@ -19,14 +20,17 @@ std::string supports(const NodeView& node) {
 
 class Dropout : public Op {
  public:
-  explicit Dropout(const NodeView&) {}
+  explicit Dropout(const NodeView& node) : mask_(node.since_version() >= 12 ? 1 : 0) {}
   void compute(OpContext& ctx) override {
     const Tensor x = ctx.input(0);
     copy_elements(ctx, x, ctx.output(0, x.shape));
     if (!ctx.has_output(1)) return;
     const Tensor mask = ctx.output(1, x.shape);
-    if (mask.bytes() != 0) CUVIL_CUDA(cudaMemsetAsync(mask.data, 1, mask.bytes(), ctx.stream()));
+    if (mask.bytes() != 0) CUVIL_CUDA(cudaMemsetAsync(mask.data, mask_, mask.bytes(), ctx.stream()));
   }
+
+ private:
+  int mask_;
 };
 
 const Register dropout{{.type = "Dropout",
