@@ -250,7 +250,8 @@ def _split(node: ir.Node, sizes: Sizes) -> list[Dims | None]:
     axis = sizes.ctx.attr(node, "axis", 0) % len(x)
     parts = sizes.ints(node, "split", 1)
     size = x[axis]
-    if parts is None and isinstance(size, int) and size % count == 0:
+    given = len(node.inputs) > 1 and node.inputs[1] is not None
+    if parts is None and not given and isinstance(size, int) and size % count == 0:
         parts = [size // count] * count
     if parts is None or len(parts) != count:
         return [None] * count
