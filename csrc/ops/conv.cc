@@ -9,7 +9,7 @@ class Conv : public ConvOp {
   explicit Conv(const NodeView& node) : ConvOp(node, false, {}) {}
 };
 
-std::string supports(const NodeView& node) { return conv_reason(node, false, 3); }
+std::string supports(const NodeView& node) { return conv_reason(node, 3); }
 
 const Register conv({.domain = "", .type = "Conv", .supports = supports, .create = make_op<Conv>});
 

@@ -88,14 +88,18 @@ std::vector<T> window_values(const Window& w, const std::array<T, kMaxSpatial>& 
 
 bool cudnn_has_activation(const ConvProblem& p) {
   switch (p.activation) {
+    case Activation::kNone:
+    case Activation::kRelu:
+    case Activation::kLeakyRelu:
+      return true;
+    case Activation::kClip:  // open ends would overflow in the library's own arithmetic
+      return std::abs(p.activation_a) < 1e30f && std::abs(p.activation_b) < 1e30f;
     case Activation::kHardSigmoid:
     case Activation::kHardSwish:
     case Activation::kMish:
       return false;
-    case Activation::kClip:  // open ends would overflow in the library's own arithmetic
-      return std::abs(p.activation_a) < 1e30f && std::abs(p.activation_b) < 1e30f;
-    default:
-      return true;
+    default:  // the library's transcendental functions are approximations, good for 16 bits only
+      return p.dtype == DType::kF16 || p.dtype == DType::kBF16;
   }
 }
 

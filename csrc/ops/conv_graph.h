@@ -13,7 +13,7 @@ namespace cuvil {
 // residual first, its run-time compiled ones take either.
 enum class ConvFusion { kNone, kResidualThenBias, kBiasThenResidual };
 
-// Whether cuDNN has the problem's activation as a pointwise mode.
+// Whether cuDNN has the problem's activation as a pointwise mode, exact enough for its type.
 bool cudnn_has_activation(const ConvProblem& problem);
 
 class ConvPlan {

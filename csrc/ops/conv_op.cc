@@ -112,7 +112,7 @@ void ConvOp::compute(OpContext& ctx) {
   ctx.shared<ConvEngine>().run(ctx, p, o);
 }
 
-std::string conv_reason(const NodeView& node, bool channels_last, int num_inputs) {
+std::string conv_reason(const NodeView& node, int num_inputs) {
   const DType dtype = node.input_dtype(0);
   if (!is_float(dtype)) return concat("input 0 is ", name_of(dtype), "; f32, f16, bf16 and f64 are served");
   for (int i = 1; i < num_inputs; ++i)
@@ -124,7 +124,6 @@ std::string conv_reason(const NodeView& node, bool channels_last, int num_inputs
   for (const int64_t pad : node.get<std::vector<int64_t>>("pads", {}))
     if (pad < 0) return "negative pads are not supported";
   const auto x = node.input_shape(0);
-  if (x && channels_last && x->rank() != 4) return concat("layout NHWC needs X of rank 4, it is ", x->rank());
   if (x && (x->rank() < 3 || x->rank() > 2 + kMaxSpatial))
     return concat("X has rank ", x->rank(), "; 1 to 3 spatial dimensions are served");
   return "";

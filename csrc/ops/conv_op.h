@@ -34,6 +34,6 @@ class ConvOp : public Op {
 };
 
 // Types and ranks, as far as they are known: "" or the reason.
-std::string conv_reason(const NodeView& node, bool channels_last, int num_inputs);
+std::string conv_reason(const NodeView& node, int num_inputs);
 
 }  // namespace cuvil

@@ -17,7 +17,7 @@ std::string supports(const NodeView& node) {
   if (layout != "NCHW" && layout != "NHWC") return concat("layout \"", layout, "\" is not known");
   ActivationParams activation;
   if (std::string reason = parse_activation(node, &activation); !reason.empty()) return reason;
-  return conv_reason(node, nhwc(node), 4);
+  return conv_reason(node, 4);
 }
 
 const Register fused_conv({.domain = "cuvil", .type = "FusedConv", .supports = supports, .create = make_op<FusedConv>});

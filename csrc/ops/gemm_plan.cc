@@ -20,10 +20,11 @@ cudaDataType_t cuda_type(DType t) {
   }
 }
 
-// GELU of the library is the tanh approximation, so only GeluTanh maps to it.
+// GELU of the library is the tanh formula, with a tanh that is good for 16 bits only.
 bool library_activation(const GemmProblem& p) {
+  const bool half = p.dtype == DType::kF16 || p.dtype == DType::kBF16;
   return p.activation == Activation::kNone || p.activation == Activation::kRelu ||
-         p.activation == Activation::kGeluTanh;
+         (p.activation == Activation::kGeluTanh && half);
 }
 
 cublasLtEpilogue_t epilogue_of(bool bias, Activation activation) {
