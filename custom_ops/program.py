@@ -95,6 +95,11 @@ def is_elementwise(node: ir.Node) -> bool:
     return (node.domain, node.op_type) in _HANDLERS and len(node.outputs) == 1
 
 
+def elementwise_ops() -> list[tuple[str, str]]:
+    """(domain, type) of every op that a program can express."""
+    return sorted(_HANDLERS)
+
+
 Handler = Callable[[Program, ir.Node, Sequence[Operand | None]], Operand]
 
 
