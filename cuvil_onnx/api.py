@@ -15,7 +15,7 @@ from cuvil_onnx import verify as verification
 from cuvil_onnx.errors import OptionError, OutputError, VerificationError
 from cuvil_onnx.passes.limits import OLDEST_OPSET
 from cuvil_onnx.passes.load import Source, load
-from cuvil_onnx.passes.normalise import normalise
+from cuvil_onnx.passes.normalise import forget_inferred, normalise
 from cuvil_onnx.passes.pipeline import DEAD_CODE, Pipeline, names
 from cuvil_onnx.passes.signature import Signature
 from cuvil_onnx.passes.write import PROTO_LIMIT, self_contained, write_model
@@ -187,6 +187,7 @@ def _run(
         pipeline.phase(Phase.EPILOGUE)
         pipeline.phase(Phase.POINTWISE)
     pipeline.cleanup(infer_first=False)
+    forget_inferred(ctx)
 
 
 def _original(source: Source, verify: bool | None, trace: Trace) -> onnx.ModelProto | None:
@@ -200,10 +201,11 @@ def _original(source: Source, verify: bool | None, trace: Trace) -> onnx.ModelPr
 
 
 def _verify(original: onnx.ModelProto, result: Optimized, precision: str, verify: bool | None, inputs: Any) -> str:
-    tolerance = {"fp16": verification.HALF, "bf16": verification.BFLOAT16}.get(precision, verification.ROUNDING)
     kinds = set(result.report.trace.exactness.values())
-    if kinds <= {Exactness.EXACT}:
-        tolerance = verification.EXACT
+    tolerance = verification.EXACT if kinds <= {Exactness.EXACT} else verification.ROUNDING
+    if verification.computes_in_half(original):
+        tolerance = verification.NATIVE_HALF
+    tolerance = {"fp16": verification.HALF, "bf16": verification.BFLOAT16}.get(precision, tolerance)
     outcome = verification.verify(original, self_contained(result.ir_model), tolerance, inputs)
     if outcome.status == "failed":
         raise VerificationError(f"the optimized model is not equivalent: {outcome.message}; fired: {_fired(result)}")

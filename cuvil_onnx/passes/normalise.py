@@ -37,6 +37,19 @@ def normalise(ctx: GraphContext, trace: Trace) -> int:
     return changes + _lift_constants(ctx)
 
 
+def forget_inferred(ctx: GraphContext) -> None:
+    """Leaves types and shapes of computed values to whoever reads the model, the interface excepted.
+
+    Readers infer them anyway, and ONNX Runtime refuses a model whose value_info contradicts its own inference.
+    """
+    for graph in ctx.graphs:
+        for node in graph:
+            if node.domain in KNOWN_DOMAINS and node.domain != "com.microsoft":
+                for value in node.outputs:
+                    if not value.is_graph_output():
+                        value.shape = value.type = None
+
+
 def _lift_constants(ctx: GraphContext) -> int:
     lifted = 0
     for graph in ctx.graphs:

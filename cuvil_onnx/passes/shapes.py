@@ -24,7 +24,16 @@ def infer_shapes(ctx: GraphContext, trace: Trace) -> int:
     Equal symbols mean equal sizes; a size that inference cannot name gets a symbol of its own, which pointwise
     operators hand on. Where inference fails nothing changes.
     """
+    for graph in ctx.graphs:
+        for node in graph:
+            if _is_misread(node, ctx):
+                for value in node.outputs:
+                    value.shape, value.type = None, node.inputs[0].type if node.inputs[0] is not None else None
+            for value in node.outputs:
+                if value.type is None:
+                    value.shape = None  # no proto can say a shape without a type
     proto = weightless_proto(ctx.model)
+    _hide_misread(proto, ctx)
     for stripped in walk_protos(proto.graph):
         for info in stripped.output:
             if info.type.HasField("tensor_type"):
@@ -42,6 +51,29 @@ def infer_shapes(ctx: GraphContext, trace: Trace) -> int:
                 if value.name and value.name in facts:
                     changed += _learn(value, *facts[value.name], keep=node.domain not in KNOWN_DOMAINS)
     return changed
+
+
+def _is_misread(node: ir.Node, ctx: GraphContext) -> bool:
+    """Split by sizes that are not constant: ONNX's inference takes it for a split into equal parts."""
+    return (
+        node.op_type == "Split"
+        and not node.domain
+        and len(node.inputs) > 1
+        and node.inputs[1] is not None
+        and not ctx.is_constant(node.inputs[1])
+    )
+
+
+def _hide_misread(proto: onnx.ModelProto, ctx: GraphContext) -> None:
+    """Moves those nodes to a domain that inference does not know."""
+    hidden = {v.name for g in ctx.graphs for n in g if _is_misread(n, ctx) for v in n.outputs}
+    if not hidden:
+        return
+    proto.opset_import.append(onnx.helper.make_opsetid("cuvil.hidden", 1))
+    for graph in walk_protos(proto.graph):
+        for node in graph.node:
+            if node.op_type == "Split" and hidden.intersection(node.output):
+                node.domain = "cuvil.hidden"
 
 
 def weightless_proto(model: ir.Model) -> onnx.ModelProto:

@@ -31,14 +31,14 @@ def _pads_nothing(node: ir.Node, ctx: GraphContext) -> bool:
 
 
 def _slices_all(node: ir.Node, ctx: GraphContext) -> bool:
-    starts, ends, axes, steps = (
-        _part(node, i, name, ctx) for i, name in enumerate(("starts", "ends", "axes", "steps"), 1)
-    )
-    shape = ctx.shape(node.inputs[0])
-    if starts is None or ends is None or axes == [] or steps == []:
+    starts, ends = _part(node, 1, "starts", ctx), _part(node, 2, "ends", ctx)
+    if starts is None or ends is None:
         return False
-    axes = list(range(len(starts))) if axes is None else axes
-    steps = [1] * len(starts) if steps is None else steps
+    axes = _part(node, 3, "axes", ctx, list(range(len(starts))))
+    steps = _part(node, 4, "steps", ctx, [1] * len(starts))
+    shape = ctx.shape(node.inputs[0])
+    if axes is None or steps is None or not len(starts) == len(ends) == len(axes) == len(steps):
+        return False
     for start, end, axis, step in zip(starts, ends, axes, steps, strict=True):
         size = None if shape is None or not -len(shape) <= axis < len(shape) else shape[axis]
         if start != 0 or step != 1 or not (end >= _END or (isinstance(size, int) and end >= size)):
@@ -46,13 +46,12 @@ def _slices_all(node: ir.Node, ctx: GraphContext) -> bool:
     return True
 
 
-def _part(node: ir.Node, index: int, name: str, ctx: GraphContext) -> list[int] | None:
-    """One of Slice's lists: None when absent, [] when present but not constant."""
+def _part(
+    node: ir.Node, index: int, name: str, ctx: GraphContext, default: list[int] | None = None
+) -> list[int] | None:
+    """One of Slice's lists, as attribute (before opset 10) or input; ``default`` when absent; None when not constant."""
     attr = ctx.attr(node, name)
     if attr is not None:
         return [int(i) for i in attr]
     value = node.inputs[index] if index < len(node.inputs) else None
-    if value is None:
-        return None
-    found = ctx.ints(value)
-    return [] if found is None else found
+    return default if value is None else ctx.ints(value)
