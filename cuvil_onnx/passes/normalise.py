@@ -29,6 +29,9 @@ def normalise(ctx: GraphContext, trace: Trace) -> int:
         graph.inputs.clear()
         graph.inputs.extend(kept)
     ctx.model.ir_version = max(ctx.model.ir_version, MIN_IR_VERSION)
+    for value in graph.inputs:  # some exporters write -1 for a free size
+        if value.shape is not None and any(isinstance(d, int) and d < 0 for d in value.shape):
+            value.shape = ir.Shape([None if isinstance(d, int) and d < 0 else d for d in value.shape])
     for inner in ctx.graphs:
         for node in inner:
             if node.domain in KNOWN_DOMAINS and node.domain != "com.microsoft":

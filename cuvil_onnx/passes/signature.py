@@ -11,25 +11,27 @@ from cuvil_onnx.errors import RewriteError
 
 @dataclasses.dataclass(frozen=True)
 class Signature:
-    """Names, types and shapes of the graph outputs, recorded before passes put inferred ones in their place."""
+    """Shapes of the graph inputs, and names, types and shapes of the outputs, before passes put others in their place."""
 
-    inputs: tuple[str | None, ...]
+    inputs: dict[str | None, ir.Shape | None]
     outputs: tuple[tuple[str | None, ir.TypeProtocol | None, ir.Shape | None], ...]
 
     @staticmethod
     def of(model: ir.Model) -> Signature:
         """Records the signature."""
         return Signature(
-            tuple(v.name for v in model.graph.inputs),
+            {v.name: None if v.shape is None else v.shape.copy() for v in model.graph.inputs},
             tuple((v.name, v.type, None if v.shape is None else v.shape.copy()) for v in model.graph.outputs),
         )
 
     def restore(self, model: ir.Model) -> None:
-        """Declares the outputs as before.
+        """Declares the interface as before.
 
         Raises:
             RewriteError: a name or an element type changed: a defect of a pass.
         """
+        for value in model.graph.inputs:
+            value.shape = self.inputs[value.name]
         for value, (name, type_, shape) in zip(model.graph.outputs, self.outputs, strict=True):
             if value.name != name:
                 raise RewriteError(f"graph output {name!r} became {value.name!r}")

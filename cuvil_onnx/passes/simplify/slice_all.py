@@ -49,7 +49,7 @@ def _slices_all(node: ir.Node, ctx: GraphContext) -> bool:
 def _part(
     node: ir.Node, index: int, name: str, ctx: GraphContext, default: list[int] | None = None
 ) -> list[int] | None:
-    """One of Slice's lists, as attribute (before opset 10) or input; ``default`` when absent; None when not constant."""
+    """One of Slice's lists, an attribute before opset 10; ``default`` when absent, None when not constant."""
     attr = ctx.attr(node, name)
     if attr is not None:
         return [int(i) for i in attr]
