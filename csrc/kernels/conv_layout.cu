@@ -41,6 +41,24 @@ __global__ void __launch_bounds__(kThreads) spatial_pad_kernel(SpatialPadParams 
   *out = x;
 }
 
+// One store of N elements a thread; the two tensors' threads follow each other.
+template <int N>
+__global__ void __launch_bounds__(kThreads) channel_pad_kernel(ChannelPadParams p, int64_t first_count, int64_t count) {
+  int64_t i = static_cast<int64_t>(blockIdx.x) * kThreads + threadIdx.x;
+  if (i >= count) return;
+  const bool second = i >= first_count;
+  if (second) i -= first_count;
+  const ChannelPadParams::Part part = second ? p.parts[1] : p.parts[0];
+  const int vectors = p.out_channels / N;
+  const int64_t row = i / vectors;
+  const int channel = static_cast<int>(i - row * vectors) * N;
+  const auto* const in = static_cast<const uint16_t*>(part.in) + row * p.in_channels + channel;
+  device::Vec<uint16_t, N> v;
+#pragma unroll
+  for (int k = 0; k < N; ++k) v[k] = channel + k < p.in_channels ? in[k] : uint16_t{0};
+  device::store(static_cast<uint16_t*>(part.out) + i * N, v);
+}
+
 // Calls f with a value of the unsigned type of that many bytes.
 template <typename F>
 cudaError_t by_size(size_t element, F&& f) {
@@ -67,6 +85,16 @@ cudaError_t launch_channels_last(const ChannelsLastParams& p, cudaStream_t strea
         static_cast<const T*>(p.in), static_cast<T*>(p.out), count, p.channels, p.inner);
     return cudaGetLastError();
   });
+}
+
+cudaError_t launch_channel_pad(const ChannelPadParams& p, cudaStream_t stream) {
+  const auto launch = [&](auto kernel, int n) {
+    const int64_t first = p.parts[0].rows * (p.out_channels / n), second = p.parts[1].rows * (p.out_channels / n);
+    if (first + second == 0) return cudaSuccess;
+    kernel<<<device::blocks_for(first + second, kThreads), kThreads, 0, stream>>>(p, first, first + second);
+    return cudaGetLastError();
+  };
+  return p.out_channels == 4 ? launch(channel_pad_kernel<4>, 4) : launch(channel_pad_kernel<8>, 8);
 }
 
 cudaError_t launch_spatial_pad(const SpatialPadParams& p, cudaStream_t stream) {

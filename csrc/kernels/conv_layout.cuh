@@ -1,4 +1,5 @@
-// Data movement around convolutions: weights to channels-last order, inputs with explicit zero padding.
+// Data movement around convolutions: weights to channels-last order, inputs with explicit zero padding in space or in
+// channels.
 #pragma once
 
 #include <cuda_runtime_api.h>
@@ -27,5 +28,18 @@ struct SpatialPadParams {
   int64_t in_dims[3] = {1, 1, 1}, begin[3] = {0, 0, 0}, out_dims[3] = {1, 1, 1};
 };
 cudaError_t launch_spatial_pad(const SpatialPadParams& p, cudaStream_t stream);
+
+// Zero channels appended to two channels-last tensors (a convolution's input and weights): [rows, in_channels] to
+// [rows, out_channels], out_channels 4 or a multiple of 8, 16-bit elements, `out` 16-byte aligned.
+struct ChannelPadParams {
+  struct Part {
+    const void* in = nullptr;
+    void* out = nullptr;
+    int64_t rows = 0;
+  };
+  Part parts[2];
+  int in_channels = 0, out_channels = 0;
+};
+cudaError_t launch_channel_pad(const ChannelPadParams& p, cudaStream_t stream);
 
 }  // namespace cuvil

@@ -1,5 +1,5 @@
 // Convolution candidates from cuDNN: fused graphs, and plain convolutions followed by our epilogue kernel; each also
-// on an explicitly padded input where cuDNN lacks asymmetric padding.
+// on an input padded explicitly, in space (asymmetric padding) or in channels (images of three).
 #include <algorithm>
 
 #include "kernels/conv_layout.cuh"
@@ -17,8 +17,14 @@ constexpr int kPlainPlans = 3;
 
 size_t round_up(size_t bytes) { return (bytes + 255) / 256 * 256; }
 
-ConvProblem padded_problem(const ConvProblem& p) {
+// What happens to the operands before cuDNN sees them.
+enum class Prepare { kNothing, kPadSpace, kPadChannels };
+
+// The problem that cuDNN solves then. `channels`: what channels are padded to.
+ConvProblem prepared(const ConvProblem& p, Prepare prepare, int64_t channels) {
   ConvProblem q = p;
+  if (prepare == Prepare::kPadChannels) q.c = channels;
+  if (prepare != Prepare::kPadSpace) return q;
   for (size_t i = 0; i < static_cast<size_t>(p.window.rank); ++i) {
     q.window.in[i] += p.window.pad_begin[i] + p.window.pad_end[i];
     q.window.pad_begin[i] = q.window.pad_end[i] = 0;
@@ -26,37 +32,49 @@ ConvProblem padded_problem(const ConvProblem& p) {
   return q;
 }
 
+struct Way {
+  std::string name;
+  Prepare prepare = Prepare::kNothing;
+  ConvProblem planned;
+  ConvFusion fusion = ConvFusion::kNone;
+};
+
 class CudnnConv : public ConvCandidate {
  public:
-  // `explicit_padding`: the plan is one of padded_problem(problem).
-  CudnnConv(std::string id, const ConvProblem& problem, bool explicit_padding, cudnnHandle_t handle, ConvFusion fusion,
-            ConvPlan plan)
-      : ConvCandidate(std::move(id), problem),
-        explicit_padding_(explicit_padding),
-        planned_(explicit_padding ? padded_problem(problem) : problem),
-        handle_(handle),
-        fusion_(fusion),
-        plan_(std::move(plan)) {}
+  CudnnConv(std::string id, const ConvProblem& problem, const Way& way, cudnnHandle_t handle, ConvPlan plan)
+      : ConvCandidate(std::move(id), problem), way_(way), handle_(handle), plan_(std::move(plan)) {}
 
-  size_t workspace() const override { return round_up(plan_.workspace()) + padded_bytes(); }
+  size_t workspace() const override { return round_up(plan_.workspace()) + round_up(x_bytes()) + w_bytes(); }
 
   void launch(const ConvOperands& operands, void* workspace, cudaStream_t stream) const override {
     ConvOperands o = operands;
-    if (explicit_padding_) {
-      void* padded = static_cast<char*>(workspace) + round_up(plan_.workspace());
-      pad(operands.x, padded, stream);
-      o.x = padded;
+    char* const x = static_cast<char*>(workspace) + round_up(plan_.workspace());
+    if (way_.prepare == Prepare::kPadSpace) {
+      pad_space(operands.x, x, stream);
+      o.x = x;
+    } else if (way_.prepare == Prepare::kPadChannels) {
+      char* const w = x + round_up(x_bytes());
+      pad_channels(operands, x, w, stream);
+      o.x = x;
+      o.w = w;
     }
-    plan_.execute(handle_, planned_, fusion_, o, workspace, stream);
-    if (fusion_ == ConvFusion::kNone) launch_conv_epilogue(problem(), o, true, true, true, stream);
+    plan_.execute(handle_, way_.planned, way_.fusion, o, workspace, stream);
+    if (way_.fusion == ConvFusion::kNone) launch_conv_epilogue(problem(), o, true, true, true, stream);
   }
 
  private:
-  size_t padded_bytes() const {
-    return explicit_padding_ ? static_cast<size_t>(planned_.x_count()) * size_of(planned_.dtype) : 0;
+  int64_t filter_rows() const { return problem().k * problem().window.kernel_size(); }
+
+  size_t x_bytes() const {
+    if (way_.prepare == Prepare::kNothing) return 0;
+    return static_cast<size_t>(way_.planned.x_count()) * size_of(way_.planned.dtype);
+  }
+  size_t w_bytes() const {
+    if (way_.prepare != Prepare::kPadChannels) return 0;
+    return static_cast<size_t>(filter_rows() * way_.planned.c) * size_of(way_.planned.dtype);
   }
 
-  void pad(const void* x, void* padded, cudaStream_t stream) const {
+  void pad_space(const void* x, void* padded, cudaStream_t stream) const {
     const ConvProblem& p = problem();
     SpatialPadParams s;
     s.in = x;
@@ -67,36 +85,41 @@ class CudnnConv : public ConvCandidate {
     for (size_t i = 0; i < static_cast<size_t>(p.window.rank); ++i) {
       s.in_dims[i] = p.window.in[i];
       s.begin[i] = p.window.pad_begin[i];
-      s.out_dims[i] = planned_.window.in[i];
+      s.out_dims[i] = way_.planned.window.in[i];
     }
     CUVIL_CUDA(launch_spatial_pad(s, stream));
   }
 
-  bool explicit_padding_;
-  ConvProblem planned_;
+  void pad_channels(const ConvOperands& o, void* x, void* w, cudaStream_t stream) const {
+    ChannelPadParams c;
+    c.parts[0] = {o.x, x, problem().n * problem().window.in_size()};
+    c.parts[1] = {o.w, w, filter_rows()};
+    c.in_channels = static_cast<int>(problem().c);
+    c.out_channels = static_cast<int>(way_.planned.c);
+    CUVIL_CUDA(launch_channel_pad(c, stream));
+  }
+
+  Way way_;
   cudnnHandle_t handle_;
-  ConvFusion fusion_;
   ConvPlan plan_;
 };
 
 // Up to `most` plans of one graph.
-int add_graph(cudnnHandle_t handle, const ConvProblem& p, bool explicit_padding, ConvFusion fusion,
-              const std::string& name, int most, const ConvFilter& filter, ConvCandidates& out) {
+int add_graph(cudnnHandle_t handle, const ConvProblem& p, const Way& way, int most, const ConvFilter& filter,
+              ConvCandidates& out) {
   int added = 0;
   try {
-    const ConvProblem planned = explicit_padding ? padded_problem(p) : p;
-    const ConvGraph graph(handle, planned, fusion);
+    const ConvGraph graph(handle, way.planned, way.fusion);
     // The fallback list is the slow but general one: asked only when the ranked one yields nothing.
     for (const auto& [mode, mode_name] :
          {std::pair{CUDNN_HEUR_MODE_A, "a"}, std::pair{CUDNN_HEUR_MODE_FALLBACK, "f"}}) {
       std::vector<CudnnDescriptor> configurations = graph.configurations(mode);
       for (size_t i = 0; i < configurations.size() && added < most && !filter.full(out); ++i) {
-        std::string id = concat("cudnn:", name, explicit_padding ? ":pad:" : ":", mode_name, i);
+        std::string id = concat("cudnn:", way.name, ':', mode_name, i);
         if (!filter.wants(id)) continue;
         std::optional<ConvPlan> plan = graph.plan(std::move(configurations[i]));
         if (!plan) continue;
-        out.push_back(
-            std::make_unique<CudnnConv>(std::move(id), p, explicit_padding, handle, fusion, std::move(*plan)));
+        out.push_back(std::make_unique<CudnnConv>(std::move(id), p, way, handle, std::move(*plan)));
         ++added;
       }
       if (added) break;
@@ -108,10 +131,14 @@ int add_graph(cudnnHandle_t handle, const ConvProblem& p, bool explicit_padding,
   return added;
 }
 
-void add_graphs(cudnnHandle_t handle, const ConvProblem& p, bool explicit_padding, const ConvFilter& filter,
+void add_graphs(cudnnHandle_t handle, const ConvProblem& p, Prepare prepare, int64_t channels, const ConvFilter& filter,
                 ConvCandidates& out) {
+  const std::string suffix = prepare == Prepare::kPadSpace      ? ":pad"
+                             : prepare == Prepare::kPadChannels ? concat(":c", channels)
+                                                                : "";
   const auto add = [&](ConvFusion fusion, const char* name, int most) {
-    return add_graph(handle, p, explicit_padding, fusion, name, most, filter, out);
+    const Way way{name + suffix, prepare, prepared(p, prepare, channels), fusion};
+    return add_graph(handle, p, way, most, filter, out);
   };
   const bool epilogue = p.bias || p.z || p.activation != Activation::kNone;
   if (epilogue && cudnn_has_activation(p)) {
@@ -139,8 +166,13 @@ void launch_conv_epilogue(const ConvProblem& p, const ConvOperands& o, bool bias
 
 void add_cudnn_candidates(cudnnHandle_t handle, const ConvProblem& problem, const ConvFilter& filter,
                           ConvCandidates& out) {
-  add_graphs(handle, problem, false, filter, out);
-  if (!problem.window.symmetric() && !filter.full(out)) add_graphs(handle, problem, true, filter, out);
+  add_graphs(handle, problem, Prepare::kNothing, problem.c, filter, out);
+  if (!problem.window.symmetric()) add_graphs(handle, problem, Prepare::kPadSpace, problem.c, filter, out);
+  // Tensor cores read channels in vectors of 8 (4 in kernels made for images): where there are fewer, zeros fill up.
+  const bool half = problem.dtype == DType::kF16 || problem.dtype == DType::kBF16;
+  if (!problem.channels_last || !half || problem.groups != 1 || problem.c % 8 == 0 || problem.c == 0) return;
+  if (problem.c < 4) add_graphs(handle, problem, Prepare::kPadChannels, 4, filter, out);
+  add_graphs(handle, problem, Prepare::kPadChannels, (problem.c + 7) / 8 * 8, filter, out);
 }
 
 }  // namespace cuvil

@@ -199,6 +199,7 @@ def test_weights_that_are_no_constants(ep_session: MakeSession, layout: str) -> 
 # Ways of the engine, and what each must be able to do. cuDNN decides itself which fused graphs it takes: those are
 # tested where it does.
 WAYS = [("gemm", ["1x1"], True), ("cudnn:plain", list(CONVOLUTIONS), True), ("cudnn:rb", list(CONVOLUTIONS), False)]
+WAYS += [("cudnn:plain:pad", ["asymmetric pads", "asymmetric depthwise", "1-D asymmetric"], True)]
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float16"])
@@ -242,3 +243,14 @@ def test_the_fastest_way_is_remembered(
     file.write_text(remembered.split("\t")[0] + "\tcudnn:rb:a999\n")
     check_fused(ep_session, name, "bz", "Relu", layout, "float16")  # a choice that is gone is made anew
     assert "a999" not in file.read_text()
+
+
+@pytest.mark.parametrize("name", ["7x7 of three channels", "odd channels"])
+@pytest.mark.parametrize("way", ["cudnn:plain:c8", "cudnn:plain:c4", "cudnn:rb:c8"])
+def test_channels_filled_up_to_a_vector(
+    ep_session: MakeSession, monkeypatch: pytest.MonkeyPatch, way: str, name: str
+) -> None:
+    if way.endswith("c4") and CONVOLUTIONS[name][0][1] >= 4:
+        pytest.skip("more than four channels already")
+    monkeypatch.setenv("CUVIL_TUNING", f"only:{way}")
+    check_fused(ep_session, name, "bz", "Relu", "NHWC", "float16")
