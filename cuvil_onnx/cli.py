@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -35,6 +36,10 @@ def main(argv: Sequence[str] | None = None) -> int:
         message = "out of memory"
     except ImportError as error:
         message = f"a package is missing: {error}"
+    except Exception as error:
+        if os.environ.get("CUVIL_DEBUG"):
+            raise
+        message = f"internal error, please report it (CUVIL_DEBUG=1 shows where): {type(error).__name__}: {error}"
     print(f"cuvil: {' '.join(message.split())}", file=sys.stderr)
     return 2
 

@@ -95,19 +95,19 @@ class InferenceSession:
 
     def _open(self, source: str | bytes, resolved: Providers, policy: str) -> None:
         ours = resolved.ours
-        if ours is None or not resolved.alone:
+        plain = _not_capturable(resolved)
+        if ours is None or plain is not None:
             self._session = self._create(source, resolved)
-            missing = resolved.fallback or f"the session does not use {EP_NAME} alone"
-            self._graph_reason = missing
+            self._graph_reason = plain
             return
-        device_id = int(ours.get("device_id", "0"))
+        device_id = int(ours.setdefault("device_id", "0"))
         if "user_compute_stream" in ours:
             self._stream = Stream(context(device_id), int(ours["user_compute_stream"]))
         else:
             self._stream, self._pooled = stream_pool.take(device_id), True
             ours["user_compute_stream"] = str(self._stream.handle)
         ours["max_captured_graphs"] = str(self._cache.limit)
-        wanted = policy != NEVER and ours.get("enable_cuda_graph", "1").lower() in ("1", "true")
+        wanted = policy != NEVER and _is_on(ours.get("enable_cuda_graph", "1"))
         with _placement_file(ours) as path:
             try:
                 self._session = self._create_capturing(source, resolved, ours, policy, wanted)
@@ -304,6 +304,19 @@ class InferenceSession:
         release = getattr(self._session, "release_captured_graph", None)
         if release is not None:
             release(graph_id)
+
+
+def _not_capturable(resolved: Providers) -> str | None:
+    """Why sessions with these providers are never captured; such a session also keeps its own stream."""
+    if resolved.ours is None or not resolved.alone:
+        return resolved.fallback or f"the session does not use {EP_NAME} alone"
+    if _is_on(resolved.ours.get("stream_aware", "0")):
+        return "option stream_aware leaves the streams to ONNX Runtime"
+    return None
+
+
+def _is_on(value: str) -> bool:
+    return value.lower() in ("1", "true")
 
 
 def _check_output(output: str | None) -> None:

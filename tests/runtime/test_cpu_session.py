@@ -15,7 +15,7 @@ from onnxruntime.capi.onnxruntime_pybind11_state import InvalidArgument, Invalid
 
 import cuvil_onnx
 from cuvil_onnx.runtime.providers import CuvilFallbackWarning
-from tests.runtime.models import affine, identity
+from tests.runtime.small_models import affine, identity
 
 CPU = ["CPUExecutionProvider"]
 X = np.array([[-1, 2, -3, 4], [5, -6, 7, -8]], np.float32)
