@@ -9,7 +9,7 @@ import numpy.typing as npt
 import onnxruntime
 
 from cuvil_onnx.bench.device_io import BoundIO
-from cuvil_onnx.runtime.cuda_driver import CudaError, Stream, context
+from cuvil_onnx.runtime.cuda_driver import Stream, context
 
 
 def count_kernels(
@@ -39,6 +39,6 @@ def count_kernels(
         try:
             with stream.captured_kernels() as counts:
                 session.run_with_iobinding(io.binding, run_options)
-        except (CudaError, RuntimeError, onnxruntime.capi.onnxruntime_pybind11_state.Fail):
+        except Exception:  # whatever class the provider's failure has, there is no count
             return None
     return counts.get("kernel", 0)

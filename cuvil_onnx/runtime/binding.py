@@ -14,6 +14,7 @@ import onnxruntime
 from cuvil_onnx.runtime.eager import eager_run_options
 from cuvil_onnx.runtime.graph_cache import GraphCache
 from cuvil_onnx.runtime.graph_runner import ALWAYS, AUTO, NotCapturable
+from cuvil_onnx.runtime.signature import Signature
 
 _Place = tuple[int, tuple[int, ...], str]
 
@@ -25,20 +26,24 @@ class IOBinding(onnxruntime.IOBinding):  # type: ignore[misc]
         super().__init__(session)
         self._input_places: dict[str, _Place | None] = {}
         self._output_places: dict[str, _Place | None] = {}
+        self._key: Hashable | None = None
 
     def bind_cpu_input(self, name: str, arr_on_cpu: Any) -> None:
         super().bind_cpu_input(name, arr_on_cpu)
         self._input_places[name] = None
+        self._key = None
 
     def bind_input(
         self, name: str, device_type: str, device_id: int, element_type: Any, shape: Any, buffer_ptr: int
     ) -> None:
         super().bind_input(name, device_type, device_id, element_type, shape, buffer_ptr)
         self._input_places[name] = _place(device_type, buffer_ptr, shape, element_type)
+        self._key = None
 
     def bind_ortvalue_input(self, name: str, ortvalue: Any) -> None:
         super().bind_ortvalue_input(name, ortvalue)
         self._input_places[name] = _ortvalue_place(ortvalue)
+        self._key = None
 
     def bind_output(
         self,
@@ -51,21 +56,33 @@ class IOBinding(onnxruntime.IOBinding):  # type: ignore[misc]
     ) -> None:
         super().bind_output(name, device_type, device_id, element_type, shape, buffer_ptr)
         self._output_places[name] = _place(device_type, buffer_ptr, shape, element_type) if buffer_ptr else None
+        self._key = None
 
     def bind_ortvalue_output(self, name: str, ortvalue: Any) -> None:
         super().bind_ortvalue_output(name, ortvalue)
         self._output_places[name] = _ortvalue_place(ortvalue)
+        self._key = None
 
     def clear_binding_inputs(self) -> None:
         super().clear_binding_inputs()
         self._input_places.clear()
+        self._key = None
 
     def clear_binding_outputs(self) -> None:
         super().clear_binding_outputs()
         self._output_places.clear()
+        self._key = None
 
     def key(self) -> Hashable:
-        """Addresses, shapes and types of everything bound; raises NotCapturable unless all of them are fixed."""
+        """Addresses, shapes and types of everything bound; raises NotCapturable unless all of them are fixed.
+
+        Made once for a state of the binding: replay is a matter of microseconds.
+        """
+        if self._key is None:
+            self._key = self._make_key()
+        return self._key
+
+    def _make_key(self) -> Hashable:
         for name, place in (*self._input_places.items(), *self._output_places.items()):
             if place is None:
                 raise NotCapturable(f"{name!r} is not bound to a fixed device address")
@@ -74,7 +91,22 @@ class IOBinding(onnxruntime.IOBinding):  # type: ignore[misc]
         shared = [name for name, place in self._output_places.items() if place and place[0] in inputs]
         if shared:
             raise NotCapturable(f"output {shared[0]!r} is bound to the memory of an input")
-        return ("binding", tuple(sorted(self._input_places.items())), tuple(sorted(self._output_places.items())))
+        return _Key((tuple(sorted(self._input_places.items())), tuple(sorted(self._output_places.items()))))
+
+
+class _Key:
+    """A tuple that hashes itself once."""
+
+    __slots__ = ("_hash", "_parts")
+
+    def __init__(self, parts: tuple[Any, ...]) -> None:
+        self._parts, self._hash = parts, hash(parts)
+
+    def __hash__(self) -> int:
+        return self._hash
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, _Key) and self._parts == other._parts
 
 
 def _place(device_type: str, address: int, shape: Any, element_type: Any) -> _Place | None:
@@ -90,13 +122,18 @@ def _ortvalue_place(value: Any) -> _Place | None:
 class BindingRunner:
     """Runs a caller's binding: eagerly the first time (policy "auto"), captured and replayed when it comes again."""
 
-    def __init__(self, session: Any, cache: GraphCache[Any], policy: str) -> None:
+    def __init__(self, session: Any, signature: Signature, cache: GraphCache[Any], policy: str) -> None:
         self._session, self._cache, self._policy = session, cache, policy
         self._eager = eager_run_options()
+        # ONNX Runtime copies these when they are bound or after the run: outside of a graph, so never on replay.
+        on_host = [slot.name for slot in (*signature.inputs, *signature.outputs) if slot.on_host]
+        self._never = f"{on_host[0]!r} lives on the host" if on_host else None
 
     def run(self, binding: IOBinding) -> None:
         """Runs with outputs left where they are bound; ONNX Runtime synchronises before it returns."""
         try:
+            if self._never is not None:
+                raise NotCapturable(self._never)
             key = binding.key()
         except NotCapturable as refusal:
             if self._policy == ALWAYS:

@@ -6,6 +6,7 @@ output tensors for life, and pinned host memory beside each so that copies overl
 
 from __future__ import annotations
 
+import contextlib
 from typing import Any
 
 import numpy as np
@@ -29,10 +30,10 @@ def fresh_ortvalue(slot: Slot, shape: tuple[int, ...], device_id: int) -> Any:
     assert element is not None
     kind: Any = element.numpy.type if element.ort_has_numpy else element.onnx
     make = onnxruntime.OrtValue.ortvalue_from_shape_and_type
-    try:
-        return make(list(shape), kind, memory_info=slot.memory_info)
-    except TypeError:  # a release without the parameter
-        return make(list(shape), kind, "cuda", device_id)
+    if slot.memory_info is not None:
+        with contextlib.suppress(TypeError):  # a release without the parameter
+            return make(list(shape), kind, memory_info=slot.memory_info)
+    return make(list(shape), kind, "cuda", device_id)
 
 
 class DeviceBuffer:

@@ -144,7 +144,7 @@ class InferenceSession:
                 raise RuntimeError(f"cuda_graph='always': {self._graph_reason}")
             return
         self._graphs = GraphRunner(self._session, self._signature, self._stream, self._eager, self._cache, policy)
-        self._bindings = BindingRunner(self._session, self._cache, policy)
+        self._bindings = BindingRunner(self._session, self._signature, self._cache, policy)
 
     # ---- running
 
@@ -170,15 +170,22 @@ class InferenceSession:
         wanted = output or self._output
         reuse = self._reuse_outputs if reuse_outputs is None else reuse_outputs
         names = self._signature.check_output_names(list(output_names) if output_names else None)
-        with self._running():
-            feed = self._signature.check(input_feed, self._stream)
-            to_device = wanted == "device" or (
-                wanted is None and any(isinstance(t, DeviceTensor) for t in feed.values())
-            )
-            if self._graphs is not None and run_options is None:
-                return self._graphs.run(names, feed, to_device=to_device, reuse_outputs=reuse)
-            options = None if run_options is None else _without_capture(run_options)
-            return self._eager.run(names, feed, to_device=to_device, run_options=options)
+        with self._lock:
+            self._check_open()
+            if self._stream is None:
+                return self._run(names, input_feed, run_options, wanted, reuse)
+            with self._stream.context:
+                return self._run(names, input_feed, run_options, wanted, reuse)
+
+    def _run(
+        self, names: list[str], input_feed: Mapping[str, Any], run_options: Any | None, wanted: str | None, reuse: bool
+    ) -> list[Any]:
+        feed = self._signature.check(input_feed, self._stream)
+        to_device = wanted == "device" or (wanted is None and any(isinstance(t, DeviceTensor) for t in feed.values()))
+        if self._graphs is not None and run_options is None:
+            return self._graphs.run(names, feed, to_device=to_device, reuse_outputs=reuse)
+        options = None if run_options is None else _without_capture(run_options)
+        return self._eager.run(names, feed, to_device=to_device, run_options=options)
 
     def io_binding(self) -> Any:
         """A binding for :meth:`run_with_iobinding`; it records the bound addresses, which key captured graphs."""
@@ -190,7 +197,8 @@ class InferenceSession:
         A binding from :meth:`io_binding` with fixed device addresses throughout is captured and replayed under the
         session's policy. With ``run_options`` the caller decides: ``gpu_graph_id`` in them is passed on as it is.
         """
-        with self._running():
+        with self._lock:
+            self._check_open()
             if run_options is None and self._bindings is not None and isinstance(iobinding, IOBinding):
                 self._bindings.run(iobinding)
             else:
@@ -202,7 +210,8 @@ class InferenceSession:
     ) -> list[Any]:
         """As ONNX Runtime's: ``OrtValue`` in and out, eagerly."""
         options = _without_capture(run_options or onnxruntime.RunOptions())
-        with self._running():
+        with self._lock:
+            self._check_open()
             return list(self._session.run_with_ort_values(output_names, input_dict_ort_values, options))
 
     def run_async(
@@ -291,13 +300,9 @@ class InferenceSession:
         with contextlib.suppress(Exception):
             self.close()
 
-    @contextlib.contextmanager
-    def _running(self) -> Iterator[None]:
-        """One run at a time, with the device's context current on this thread."""
-        with self._lock, self._stream.context if self._stream is not None else contextlib.nullcontext():
-            if "_session" not in self.__dict__:
-                raise RuntimeError("the session is closed")
-            yield
+    def _check_open(self) -> None:
+        if "_session" not in self.__dict__:
+            raise RuntimeError("the session is closed")
 
     def _release_graph(self, graph_id: int) -> None:
         # Older releases of ONNX Runtime have no such method; the provider then drops its own least recently used one.
@@ -328,7 +333,7 @@ def _without_capture(run_options: Any) -> Any:
     """Adds ``gpu_graph_id=-1`` unless the caller chose an id."""
     try:
         chosen = run_options.get_run_config_entry("gpu_graph_id")
-    except RuntimeError:
+    except Exception:  # no such entry; the class differs between releases
         chosen = ""
     if not chosen:
         run_options.add_run_config_entry("gpu_graph_id", EAGER_GRAPH_ID)

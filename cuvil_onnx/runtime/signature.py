@@ -6,6 +6,7 @@ The messages are worded as ONNX Runtime words them, and raised as its classes, s
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -34,23 +35,28 @@ class Slot:
     shape: tuple[int | str | None, ...]
     memory_info: Any
 
-    @property
+    @functools.cached_property
     def on_host(self) -> bool:
         return self.memory_info is not None and self.memory_info.name.lower() == "cpu"
 
-    @property
+    @functools.cached_property
     def element(self) -> dtypes.ElementType | None:
         return dtypes.of_ort(self.type)
 
+    @functools.cached_property
+    def fixed_dims(self) -> tuple[tuple[int, int], ...]:
+        """Axis and size of the dimensions that are numbers."""
+        return tuple((i, d) for i, d in enumerate(self.shape) if isinstance(d, int))
+
     @property
     def fixed_shape(self) -> bool:
-        return all(isinstance(d, int) for d in self.shape)
+        return len(self.fixed_dims) == len(self.shape)
 
 
 class Signature:
     """Inputs and outputs of a session, in the model's order.
 
-    ``optional`` names inputs that may be left out: overridable initializers and optional types.
+    Optional inputs and overridable initializers may be left out of a feed.
     """
 
     def __init__(self, session: Any) -> None:
@@ -59,13 +65,14 @@ class Signature:
         self.overridable = {arg.name: Slot(arg.name, arg.type, _shape(arg), None) for arg in _overridable(session)}
         self.by_name = {**{slot.name: slot for slot in self.inputs}, **self.overridable}
         self.output_names = [slot.name for slot in self.outputs]
+        self._required = [slot.name for slot in self.inputs if not slot.type.startswith("optional")]
 
-    @property
+    @functools.cached_property
     def plain(self) -> bool:
         """Whether all inputs and outputs are tensors that fixed buffers can hold."""
         return all(slot.element is not None for slot in (*self.inputs, *self.outputs))
 
-    @property
+    @functools.cached_property
     def static(self) -> bool:
         """Whether every input has one shape only."""
         return all(slot.fixed_shape for slot in self.inputs)
@@ -83,7 +90,7 @@ class Signature:
         Raises ValueError for a missing input, InvalidArgument for an unknown name or a wrong type or shape.
         Inputs that are no tensors (strings, sequences, optionals) are left to ONNX Runtime's own checks.
         """
-        missing = [s.name for s in self.inputs if s.name not in feed and not s.type.startswith("optional")]
+        missing = [name for name in self._required if name not in feed]
         if missing:
             raise ValueError(f"Required inputs ({missing}) are missing from input feed ({list(feed)}).")
         return {name: self._check_one(name, value, stream) for name, value in feed.items()}
@@ -96,7 +103,9 @@ class Signature:
         if element is None:
             return value  # type: ignore[no-any-return]
         tensor: Feed
-        if on_device(value) and stream is not None:
+        if type(value) is np.ndarray:  # the common case, first because replay is a matter of microseconds
+            tensor = value if value.flags.c_contiguous else value.copy()
+        elif on_device(value) and stream is not None:
             tensor = device_tensor(name, value, stream)
             if tensor.device_id != stream.context.ordinal:
                 raise _invalid(
@@ -125,11 +134,7 @@ def _check_shape(slot: Slot, shape: tuple[int, ...]) -> None:
     advice = "Please fix either the inputs/outputs or the model."
     if len(shape) != len(slot.shape):
         raise _invalid(f"Invalid rank for input: {slot.name} Got: {len(shape)} Expected: {len(slot.shape)} {advice}")
-    wrong = [
-        f" index: {i} Got: {got} Expected: {want}"
-        for i, (got, want) in enumerate(zip(shape, slot.shape, strict=True))
-        if isinstance(want, int) and got != want
-    ]
+    wrong = [f" index: {i} Got: {shape[i]} Expected: {want}" for i, want in slot.fixed_dims if shape[i] != want]
     if wrong:
         lines = "\n".join(wrong)
         raise _invalid(f"Got invalid dimensions for input: {slot.name} for the following indices\n{lines}\n {advice}")
@@ -146,7 +151,7 @@ def _overridable(session: Any) -> list[Any]:
 def _slots(args: Any, session: Any, infos: str) -> list[Slot]:
     try:
         places = list(getattr(session, infos)())
-    except (AttributeError, RuntimeError):
+    except Exception:  # an older release has no such method; a newer one raises its own classes
         places = []
     if len(places) != len(args):
         places = [None] * len(args)
