@@ -17,16 +17,16 @@ constexpr int kPlainPlans = 3;
 
 size_t round_up(size_t bytes) { return (bytes + 255) / 256 * 256; }
 
-// What happens to the operands before cuDNN sees them.
-enum class Prepare { kNothing, kPadSpace, kPadChannels };
+// What happens to the operands before cuDNN sees them, or to its result after.
+enum class Prepare { kNothing, kPadSpace, kPadChannels, kCropSpace };
 
 // The problem that cuDNN solves then. `channels`: what channels are padded to.
 ConvProblem prepared(const ConvProblem& p, Prepare prepare, int64_t channels) {
   ConvProblem q = p;
   if (prepare == Prepare::kPadChannels) q.c = channels;
-  if (prepare != Prepare::kPadSpace) return q;
+  if (prepare != Prepare::kPadSpace && prepare != Prepare::kCropSpace) return q;
   for (size_t i = 0; i < static_cast<size_t>(p.window.rank); ++i) {
-    q.window.in[i] += p.window.pad_begin[i] + p.window.pad_end[i];
+    (prepare == Prepare::kPadSpace ? q.window.in : q.window.out)[i] += p.window.pad_begin[i] + p.window.pad_end[i];
     q.window.pad_begin[i] = q.window.pad_end[i] = 0;
   }
   return q;
@@ -44,30 +44,35 @@ class CudnnConv : public ConvCandidate {
   CudnnConv(std::string id, const ConvProblem& problem, const Way& way, cudnnHandle_t handle, ConvPlan plan)
       : ConvCandidate(std::move(id), problem), way_(way), handle_(handle), plan_(std::move(plan)) {}
 
-  size_t workspace() const override { return round_up(plan_.workspace()) + round_up(x_bytes()) + w_bytes(); }
+  size_t workspace() const override { return round_up(plan_.workspace()) + round_up(extra_bytes()) + w_bytes(); }
 
   void launch(const ConvOperands& operands, void* workspace, cudaStream_t stream) const override {
     ConvOperands o = operands;
-    char* const x = static_cast<char*>(workspace) + round_up(plan_.workspace());
+    char* const extra = static_cast<char*>(workspace) + round_up(plan_.workspace());
     if (way_.prepare == Prepare::kPadSpace) {
-      pad_space(operands.x, x, stream);
-      o.x = x;
+      pad_space(operands.x, extra, stream);
+      o.x = extra;
     } else if (way_.prepare == Prepare::kPadChannels) {
-      char* const w = x + round_up(x_bytes());
-      pad_channels(operands, x, w, stream);
-      o.x = x;
+      char* const w = extra + round_up(extra_bytes());
+      pad_channels(operands, extra, w, stream);
+      o.x = extra;
       o.w = w;
+    } else if (way_.prepare == Prepare::kCropSpace) {
+      o.y = extra;
     }
     plan_.execute(handle_, way_.planned, way_.fusion, o, workspace, stream);
-    if (way_.fusion == ConvFusion::kNone) launch_conv_epilogue(problem(), o, true, true, true, stream);
+    if (way_.prepare == Prepare::kCropSpace) crop_space(extra, operands.y, stream);
+    if (way_.fusion == ConvFusion::kNone) launch_conv_epilogue(problem(), operands, true, true, true, stream);
   }
 
  private:
   int64_t filter_rows() const { return problem().k * problem().window.kernel_size(); }
 
-  size_t x_bytes() const {
+  // Of the padded X, or of Y before it is cropped.
+  size_t extra_bytes() const {
     if (way_.prepare == Prepare::kNothing) return 0;
-    return static_cast<size_t>(way_.planned.x_count()) * size_of(way_.planned.dtype);
+    const int64_t count = way_.prepare == Prepare::kCropSpace ? way_.planned.y_count() : way_.planned.x_count();
+    return static_cast<size_t>(count) * size_of(way_.planned.dtype);
   }
   size_t w_bytes() const {
     if (way_.prepare != Prepare::kPadChannels) return 0;
@@ -86,6 +91,23 @@ class CudnnConv : public ConvCandidate {
       s.in_dims[i] = p.window.in[i];
       s.begin[i] = p.window.pad_begin[i];
       s.out_dims[i] = way_.planned.window.in[i];
+    }
+    CUVIL_CUDA(launch_spatial_pad(s, stream));
+  }
+
+  // Padding by a negative number of elements: the input's first ones are skipped.
+  void crop_space(const void* y, void* cropped, cudaStream_t stream) const {
+    const ConvProblem& p = problem();
+    SpatialPadParams s;
+    s.in = y;
+    s.out = cropped;
+    s.element = size_of(p.dtype);
+    s.outer = p.channels_last ? p.n : p.n * p.k;
+    s.vector = p.channels_last ? p.k : 1;
+    for (size_t i = 0; i < static_cast<size_t>(p.window.rank); ++i) {
+      s.in_dims[i] = way_.planned.window.out[i];
+      s.begin[i] = -p.window.pad_begin[i];
+      s.out_dims[i] = p.window.out[i];
     }
     CUVIL_CUDA(launch_spatial_pad(s, stream));
   }
@@ -134,13 +156,14 @@ int add_graph(cudnnHandle_t handle, const ConvProblem& p, const Way& way, int mo
 void add_graphs(cudnnHandle_t handle, const ConvProblem& p, Prepare prepare, int64_t channels, const ConvFilter& filter,
                 ConvCandidates& out) {
   const std::string suffix = prepare == Prepare::kPadSpace      ? ":pad"
+                             : prepare == Prepare::kCropSpace   ? ":crop"
                              : prepare == Prepare::kPadChannels ? concat(":c", channels)
                                                                 : "";
   const auto add = [&](ConvFusion fusion, const char* name, int most) {
     const Way way{name + suffix, prepare, prepared(p, prepare, channels), fusion};
     return add_graph(handle, p, way, most, filter, out);
   };
-  const bool epilogue = p.bias || p.z || p.activation != Activation::kNone;
+  const bool epilogue = !p.transposed && (p.bias || p.z || p.activation != Activation::kNone);
   if (epilogue && cudnn_has_activation(p)) {
     const int fused = add(ConvFusion::kResidualThenBias, "rb", kFusedPlans);
     if (fused == 0 && p.bias && p.z) add(ConvFusion::kBiasThenResidual, "br", kFusedPlans);
@@ -167,7 +190,9 @@ void launch_conv_epilogue(const ConvProblem& p, const ConvOperands& o, bool bias
 void add_cudnn_candidates(cudnnHandle_t handle, const ConvProblem& problem, const ConvFilter& filter,
                           ConvCandidates& out) {
   add_graphs(handle, problem, Prepare::kNothing, problem.c, filter, out);
-  if (!problem.window.symmetric()) add_graphs(handle, problem, Prepare::kPadSpace, problem.c, filter, out);
+  const Prepare uneven = problem.transposed ? Prepare::kCropSpace : Prepare::kPadSpace;
+  if (!problem.window.symmetric()) add_graphs(handle, problem, uneven, problem.c, filter, out);
+  if (problem.transposed) return;
   // Tensor cores read channels in vectors of 8 (4 in kernels made for images): where there are fewer, zeros fill up.
   const bool half = problem.dtype == DType::kF16 || problem.dtype == DType::kBF16;
   if (!problem.channels_last || !half || problem.groups != 1 || problem.c % 8 == 0 || problem.c == 0) return;

@@ -19,8 +19,8 @@ std::string ConvProblem::key() const {
     out << ' ' << name;
     for (int i = 0; i < window.rank; ++i) out << (i ? "x" : "") << s[static_cast<size_t>(i)];
   };
-  out << "conv " << name_of(dtype) << (channels_last ? " last" : " first") << " n" << n << " c" << c << " k" << k
-      << " g" << groups;
+  out << (transposed ? "transposed " : "conv ") << name_of(dtype) << (channels_last ? " last" : " first") << " n" << n
+      << " c" << c << " k" << k << " g" << groups;
   list("in", window.in);
   list("kernel", window.kernel);
   list("stride", window.stride);

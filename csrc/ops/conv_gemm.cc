@@ -10,7 +10,7 @@ bool pointwise_window(const ConvProblem& p) {
   const Window& w = p.window;
   for (size_t i = 0; i < static_cast<size_t>(w.rank); ++i)
     if (w.kernel[i] != 1 || w.stride[i] != 1 || w.pad_begin[i] != 0 || w.pad_end[i] != 0) return false;
-  return p.groups == 1 && p.c > 0;
+  return p.groups == 1 && p.c > 0 && !p.transposed;
 }
 
 class GemmConv : public ConvCandidate {

@@ -126,9 +126,13 @@ ConvGraph::ConvGraph(cudnnHandle_t handle, const ConvProblem& problem, ConvFusio
     return step == steps.size() ? tensor(kY, y_dims) : virtual_tensor(kVirtual + static_cast<int64_t>(step));
   };
   const CudnnDescriptor& x = tensor(kX, dims(p.n, p.c, w.in));
-  const CudnnDescriptor& weights = tensor(kW, dims(p.k, p.c / p.groups, w.kernel));
+  const CudnnDescriptor& weights =
+      tensor(kW, p.transposed ? dims(p.c, p.k / p.groups, w.kernel) : dims(p.k, p.c / p.groups, w.kernel));
   const CudnnDescriptor* value = &result_of(0);
-  add_convolution(x, weights, *value);
+  if (p.transposed)
+    add_gradient(x, weights, *value);
+  else
+    add_convolution(x, weights, *value);
   for (size_t i = 0; i < steps.size(); ++i) {
     const CudnnDescriptor* result = &result_of(i + 1);
     if (steps[i] == Step::kActivation) {
@@ -179,7 +183,7 @@ const CudnnDescriptor& ConvGraph::virtual_tensor(int64_t uid) {
   return keep(std::move(d));
 }
 
-void ConvGraph::add_convolution(const CudnnDescriptor& x, const CudnnDescriptor& w, const CudnnDescriptor& y) {
+CudnnDescriptor ConvGraph::convolution() const {
   const Window& window = problem_.window;
   CudnnDescriptor conv(CUDNN_BACKEND_CONVOLUTION_DESCRIPTOR);
   conv.set(CUDNN_ATTR_CONVOLUTION_SPATIAL_DIMS, CUDNN_TYPE_INT64, static_cast<int64_t>(window.rank));
@@ -189,9 +193,12 @@ void ConvGraph::add_convolution(const CudnnDescriptor& x, const CudnnDescriptor&
   conv.set(CUDNN_ATTR_CONVOLUTION_POST_PADDINGS, window_values(window, window.pad_end));
   conv.set(CUDNN_ATTR_CONVOLUTION_DILATIONS, window_values(window, window.dilation));
   conv.set(CUDNN_ATTR_CONVOLUTION_FILTER_STRIDES, window_values(window, window.stride));
+  return conv;
+}
 
+void ConvGraph::add_convolution(const CudnnDescriptor& x, const CudnnDescriptor& w, const CudnnDescriptor& y) {
   CudnnDescriptor op(CUDNN_BACKEND_OPERATION_CONVOLUTION_FORWARD_DESCRIPTOR);
-  op.set(CUDNN_ATTR_OPERATION_CONVOLUTION_FORWARD_CONV_DESC, keep(std::move(conv)));
+  op.set(CUDNN_ATTR_OPERATION_CONVOLUTION_FORWARD_CONV_DESC, keep(convolution()));
   op.set(CUDNN_ATTR_OPERATION_CONVOLUTION_FORWARD_X, x);
   op.set(CUDNN_ATTR_OPERATION_CONVOLUTION_FORWARD_W, w);
   op.set(CUDNN_ATTR_OPERATION_CONVOLUTION_FORWARD_Y, y);
@@ -201,6 +208,24 @@ void ConvGraph::add_convolution(const CudnnDescriptor& x, const CudnnDescriptor&
   } else {
     op.set(CUDNN_ATTR_OPERATION_CONVOLUTION_FORWARD_ALPHA, CUDNN_TYPE_FLOAT, 1.f);
     op.set(CUDNN_ATTR_OPERATION_CONVOLUTION_FORWARD_BETA, CUDNN_TYPE_FLOAT, 0.f);
+  }
+  operations_.push_back(keep(std::move(op)).raw());
+}
+
+// A transposed convolution is the gradient of a convolution by its input: X is what came out of that one, Y what went
+// in.
+void ConvGraph::add_gradient(const CudnnDescriptor& x, const CudnnDescriptor& w, const CudnnDescriptor& y) {
+  CudnnDescriptor op(CUDNN_BACKEND_OPERATION_CONVOLUTION_BACKWARD_DATA_DESCRIPTOR);
+  op.set(CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_DATA_CONV_DESC, keep(convolution()));
+  op.set(CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_DATA_DY, x);
+  op.set(CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_DATA_W, w);
+  op.set(CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_DATA_DX, y);
+  if (problem_.dtype == DType::kF64) {
+    op.set(CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_DATA_ALPHA, CUDNN_TYPE_DOUBLE, 1.0);
+    op.set(CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_DATA_BETA, CUDNN_TYPE_DOUBLE, 0.0);
+  } else {
+    op.set(CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_DATA_ALPHA, CUDNN_TYPE_FLOAT, 1.f);
+    op.set(CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_DATA_BETA, CUDNN_TYPE_FLOAT, 0.f);
   }
   operations_.push_back(keep(std::move(op)).raw());
 }

@@ -46,7 +46,9 @@ class ConvGraph {
   const CudnnDescriptor& keep(CudnnDescriptor d);
   const CudnnDescriptor& tensor(int64_t uid, const std::vector<int64_t>& dims);
   const CudnnDescriptor& virtual_tensor(int64_t uid);
+  CudnnDescriptor convolution() const;
   void add_convolution(const CudnnDescriptor& x, const CudnnDescriptor& w, const CudnnDescriptor& y);
+  void add_gradient(const CudnnDescriptor& x, const CudnnDescriptor& w, const CudnnDescriptor& y);
   void add_pointwise(CudnnDescriptor mode, const CudnnDescriptor& x, const CudnnDescriptor* b,
                      const CudnnDescriptor& y);
 

@@ -3,25 +3,6 @@
 #include "kernels/conv_layout.cuh"
 
 namespace cuvil {
-namespace {
-
-// A 1-D convolution becomes a 2-D one over an image of height 1: cuDNN starts at two dimensions.
-Window at_least_2d(const Window& w) {
-  if (w.rank != 1) return w;
-  Window v;
-  v.rank = 2;
-  v.in = {1, w.in[0]};
-  v.out = {1, w.out[0]};
-  v.kernel = {1, w.kernel[0]};
-  v.stride = {1, w.stride[0]};
-  v.dilation = {1, w.dilation[0]};
-  v.pad_begin = {0, w.pad_begin[0]};
-  v.pad_end = {0, w.pad_end[0]};
-  return v;
-}
-
-}  // namespace
-
 bool ConvOp::needs_packing(const Dims& w) const {
   // With one input channel a group, or one kernel position, both orders are the same bytes.
   return channels_last_ && w[1] != 1 && w.product(2, w.rank()) != 1;

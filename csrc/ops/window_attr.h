@@ -24,6 +24,8 @@ inline WindowAttributes window_attributes(const NodeView& node) {
   a.strides = node.get<std::vector<int64_t>>("strides", {});
   a.pads = node.get<std::vector<int64_t>>("pads", {});
   a.dilations = node.get<std::vector<int64_t>>("dilations", {});
+  a.output_padding = node.get<std::vector<int64_t>>("output_padding", {});
+  a.output_shape = node.get<std::vector<int64_t>>("output_shape", {});
   a.ceil_mode = node.get<int64_t>("ceil_mode", 0) != 0;
   const std::string reason = parse_auto_pad(node.get<std::string>("auto_pad", "NOTSET"), &a.auto_pad);
   require(reason.empty(), reason);

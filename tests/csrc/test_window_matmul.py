@@ -12,7 +12,7 @@ import numpy as np
 import onnx
 import onnxruntime as ort
 import pytest
-from hypothesis import given
+from hypothesis import assume, given
 from hypothesis import strategies as st
 from onnx import helper
 
@@ -127,6 +127,30 @@ def test_rounded_up_windows_have_onnx_runtimes_shape(tool: Tool, case: tuple[Any
 def test_bad_windows_say_what_is_wrong(tool: Tool, words: tuple[Any, ...], message: str) -> None:
     with pytest.raises(ValueError, match=message):
         tool.ask("window", *words)
+
+
+@given(case=windows(), data=st.data())
+def test_transposed_windows_have_onnx_runtimes_shape(tool: Tool, case: tuple[Any, ...], data: st.DataObject) -> None:
+    size, kernel, strides, pads, dilations, auto_pad = case
+    size, rank = [min(n, 5) for n in size], len(size)
+    extra = [data.draw(st.integers(0, s - 1)) for s in strides]
+    full = [
+        s * (n - 1) + (k - 1) * d + 1 + e for n, k, s, d, e in zip(size, kernel, strides, dilations, extra, strict=True)
+    ]
+    wanted = [max(f - data.draw(st.integers(0, 2)), 1) for f in full] if data.draw(st.booleans()) else []
+    if auto_pad.startswith("SAME") and not wanted:
+        wanted = [min(n * s, f) for n, s, f in zip(size, strides, full, strict=True)]
+    pads = pads if auto_pad == "NOTSET" else []
+    attributes = {"auto_pad": auto_pad} if auto_pad != "NOTSET" else {"pads": pads}
+    attributes |= {"output_shape": wanted} if wanted else {}
+    x, w = np.zeros((1, 1, *size), np.float32), np.zeros((1, 1, *kernel), np.float32)
+    how = {"strides": strides, "dilations": dilations, "output_padding": extra, **attributes}
+    lead, tail = (pads or [0] * 2 * rank)[:rank], (pads or [0] * 2 * rank)[rank:]
+    assume(wanted or all(f - a - b > 0 for f, a, b in zip(full, lead, tail, strict=True)))
+    answer = tool.ask("spread", AUTO_PAD.index(auto_pad), 0, size, kernel, strides, pads, dilations, extra, wanted)
+    out, begin, end = numbers(answer)[:3]
+    assert (1, 1, *out) == ort_shape("ConvTranspose", {"x": x, "w": w}, **how)
+    assert out == [f - a - b for f, a, b in zip(full, begin, end, strict=True)]
 
 
 @st.composite

@@ -21,14 +21,15 @@ std::vector<int64_t> ints(std::istream& in) {
   return out;
 }
 
-std::string window(std::istream& in) {
+std::string window(std::istream& in, bool transposed) {
   cuvil::WindowAttributes a;
   int auto_pad = 0;
   in >> auto_pad >> a.ceil_mode;
   a.auto_pad = static_cast<cuvil::AutoPad>(auto_pad);
   const std::vector<int64_t> size = ints(in);
   a.kernel = ints(in), a.strides = ints(in), a.pads = ints(in), a.dilations = ints(in);
-  const cuvil::Window w = a.resolve(size, {});
+  if (transposed) a.output_padding = ints(in), a.output_shape = ints(in);
+  const cuvil::Window w = transposed ? a.resolve_transposed(size, {}) : a.resolve(size, {});
   std::ostringstream out;
   for (const cuvil::Spatial* s : {&w.out, &w.pad_begin, &w.pad_end}) {
     for (int i = 0; i < w.rank; ++i) out << (*s)[static_cast<size_t>(i)] << ' ';
@@ -41,7 +42,8 @@ std::string matmul(std::istream& in) {
   const std::vector<int64_t> a = ints(in), b = ints(in);
   bool trans_a = false, trans_b = false;
   in >> trans_a >> trans_b;
-  const cuvil::MatMulShape s = cuvil::matmul_shape(Dims(a.data(), a.size()), Dims(b.data(), b.size()), trans_a, trans_b);
+  const cuvil::MatMulShape s =
+      cuvil::matmul_shape(Dims(a.data(), a.size()), Dims(b.data(), b.size()), trans_a, trans_b);
   std::ostringstream out;
   out << s.m << ' ' << s.n << ' ' << s.k << ' ' << s.batch << ' ' << s.stride_a << ' ' << s.stride_b << " | ";
   for (const int64_t d : s.output) out << d << ' ';
@@ -76,7 +78,8 @@ int main() {
     std::string command;
     in >> command;
     try {
-      std::cout << (command == "window"     ? window(in)
+      std::cout << (command == "window"     ? window(in, false)
+                    : command == "spread"   ? window(in, true)
                     : command == "matmul"   ? matmul(in)
                     : command == "remember" ? remember(in)
                     : command == "recall"   ? recall(in)

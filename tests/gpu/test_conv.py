@@ -17,7 +17,7 @@ from custom_ops import activations, testing
 from custom_ops.ops.fused_conv import conv
 from custom_ops.spec import Example
 from tests.gpu.bounds import assert_sum_of_products, rounded
-from tests.gpu.single_op import MakeSession, model, quick, sample
+from tests.gpu.single_op import MakeSession, model, quick, reference, sample
 
 KINDS = {"float32": ir.DataType.FLOAT, "float16": ir.DataType.FLOAT16, "bfloat16": ir.DataType.BFLOAT16}
 PARAMS = {"LeakyRelu": [0.1], "Elu": [1.0], "Clip": [-0.5, 0.75], "HardSigmoid": [0.2, 0.5]}
@@ -254,3 +254,35 @@ def test_channels_filled_up_to_a_vector(
         pytest.skip("more than four channels already")
     monkeypatch.setenv("CUVIL_TUNING", f"only:{way}")
     check_fused(ep_session, name, "bz", "Relu", "NHWC", "float16")
+
+
+# X, W and attributes. W is [C, K / group, kernel...].
+TRANSPOSED: dict[str, tuple[list[int], list[int], dict[str, Any]]] = {
+    "2x2 strided": ([1, 8, 7, 9], [8, 6, 2, 2], {"strides": [2, 2]}),
+    "3x3 padded": ([2, 8, 6, 5], [8, 4, 3, 3], {"strides": [2, 2], "pads": [1, 1, 1, 1], "output_padding": [1, 1]}),
+    "grouped": ([1, 8, 5, 5], [8, 3, 3, 3], {"group": 4, "dilations": [2, 1]}),
+    "uneven pads": ([1, 4, 6, 7], [4, 6, 3, 4], {"strides": [2, 3], "pads": [0, 2, 1, 0]}),
+    "output shape": ([1, 4, 6, 7], [4, 4, 3, 3], {"strides": [2, 2], "output_shape": [12, 14]}),
+    "same upper": ([1, 4, 6, 7], [4, 4, 3, 3], {"strides": [2, 2], "auto_pad": "SAME_UPPER"}),
+    "1-D": ([2, 4, 9], [4, 6, 4], {"strides": [2], "pads": [1, 1]}),
+    "3-D": ([1, 4, 3, 4, 5], [4, 4, 2, 2, 2], {"strides": [2, 2, 2]}),
+}
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float16"])
+@pytest.mark.parametrize("bias", [False, True], ids=["", "bias"])
+@pytest.mark.parametrize("name", TRANSPOSED)
+def test_conv_transpose(ep_session: MakeSession, name: str, bias: bool, dtype: str) -> None:
+    x_shape, w_shape, attrs = TRANSPOSED[name]
+    outputs = w_shape[1] * attrs.get("group", 1)
+    arrays = [sample(x_shape, np.float64, 1), sample(w_shape, np.float64, 2)]
+    arrays += [sample([outputs], np.float64, 3)] if bias else []
+    inputs = [a.astype(dtype) for a in arrays]
+    feeds = {f"x{i}": a for i, a in enumerate(inputs)}
+    (found,) = ep_session(model("ConvTranspose", inputs, attrs)).run(None, feeds)
+    # ONNX Runtime in float32 on the rounded values; its own error is within the bound's margin.
+    wide = [a.astype(np.float32) for a in inputs]
+    (exact,) = reference(model("ConvTranspose", wide, attrs), dict(zip(feeds, wide, strict=True)))
+    sizes = [np.abs(a) for a in wide]
+    (magnitude,) = reference(model("ConvTranspose", sizes, attrs), dict(zip(feeds, sizes, strict=True)))
+    assert_sum_of_products(found, exact, magnitude, int(np.prod(w_shape) // w_shape[1]), dtype)
