@@ -8,12 +8,22 @@
 
 namespace cuvil::device {
 
-// Element `i` of a mask of type f32, bool (true: 0, false: -inf) or T, as a float.
+// What a mask's element adds to the score.
+template <typename E>
+__device__ __forceinline__ float mask_addend(E e) {
+  return to_compute(e);
+}
+template <>
+__device__ __forceinline__ float mask_addend<bool>(bool seen) {
+  return seen ? 0.f : -INFINITY;
+}
+
+// The same for element `i` of a mask of type f32, bool or T.
 template <typename T>
 __device__ __forceinline__ float mask_value(const void* mask, DType dtype, int64_t i) {
   if (dtype == DType::kF32) return static_cast<const float*>(mask)[i];
-  if (dtype == DType::kBool) return static_cast<const bool*>(mask)[i] ? 0.f : -INFINITY;
-  return to_compute(static_cast<const T*>(mask)[i]);
+  if (dtype == DType::kBool) return mask_addend(static_cast<const bool*>(mask)[i]);
+  return mask_addend(static_cast<const T*>(mask)[i]);
 }
 
 // 1 / sum of a row's exponentials. No key was seen when the sum is 0.

@@ -4,6 +4,8 @@
 // query (online softmax), so that scores never leave registers. Each warp owns 16 * Mt queries.
 #pragma once
 
+#include <type_traits>
+
 #include "device/attention_mask.cuh"
 #include "device/reduce.cuh"
 #include "device/tensor_core.cuh"
@@ -21,18 +23,30 @@ namespace attention_mma {
 
 using namespace device;
 
-enum class Mask {
-  kNone,  // no mask and a positive scale: the scale folds into the exponent
-  kKeys,  // the same for all queries (padding): a tile's part lies in shared memory
-  kFull,  // anything, read from global memory; also no mask with a scale that is not positive
+// How a kernel meets the mask.
+struct NoMask {};   // and a positive scale, which folds into the exponent
+struct KeyMask {};  // the same for all queries (padding): a tile's part lies in shared memory
+// Anything, of elements E, read from global memory; also no mask with a scale that is not positive.
+template <typename E>
+struct FullMask {};
+
+template <typename Mask>
+struct ElementOf {
+  using type = float;  // unused
+};
+template <typename E>
+struct ElementOf<FullMask<E>> {
+  using type = E;
 };
 
-template <typename T_, int D_, int Warps_, int Mt_, int Bn_, Mask mask_>
+template <typename T_, int D_, int Warps_, int Mt_, int Bn_, typename Mask_>
 struct Tile {
   using T = T_;
   static constexpr int D = D_;  // head size rounded up; the rest is zeros
   static constexpr int Mt = Mt_, Bn = Bn_;
-  static constexpr Mask mask = mask_;
+  static constexpr bool kNoMask = std::is_same_v<Mask_, NoMask>, kKeyMask = std::is_same_v<Mask_, KeyMask>;
+  static constexpr bool kFullMask = !kNoMask && !kKeyMask;
+  using MaskElement = typename ElementOf<Mask_>::type;
   static constexpr int kThreads = 32 * Warps_;
   static constexpr int Bm = 16 * Mt * Warps_;
   static constexpr int kRow = D + 8;  // row stride in shared memory: 8 rows of 16 bytes fall in different banks
@@ -42,7 +56,7 @@ struct Tile {
   // Two buffers for each of K and V when there is a second tile, and for the keys' mask.
   static size_t shared_bytes(const AttentionParams& p) {
     const size_t buffers = tiles(p) > 1 ? 2 : 1;
-    return buffers * (2 * kTileElements * sizeof(T) + (mask == Mask::kKeys ? Bn * sizeof(float) : 0));
+    return buffers * (2 * kTileElements * sizeof(T) + (kKeyMask ? Bn * sizeof(float) : 0));
   }
 };
 
@@ -59,6 +73,37 @@ __device__ __forceinline__ void load_tile(typename Tl::T* shared, const typename
     copy16_async(shared + row * Tl::kRow + col, valid ? src + (start + row) * stride + col : src, valid);
   }
 }
+
+// The elements of a full mask that meet this lane's scores of one tile.
+template <typename Tl, typename E>
+struct MaskTile {
+  Vec<E, 2> v[Tl::Mt][2][Tl::Bn / 8];
+
+  // Places outside the mask hold some other element: their scores are overwritten, or belong to no query.
+  __device__ __forceinline__ void read(const AttentionParams& p, int64_t base, int first_row, int start, int lane) {
+    const E* mask = static_cast<const E*>(p.mask);
+    const bool pairs = p.mask_strides[3] == 1 && (base | p.mask_strides[2]) % 2 == 0 &&
+                       reinterpret_cast<uintptr_t>(mask) % (2 * sizeof(E)) == 0 && start + Tl::Bn <= p.t;
+#pragma unroll
+    for (int m = 0; m < Tl::Mt; ++m) {
+#pragma unroll
+      for (int h = 0; h < 2; ++h) {
+        const int row = min(first_row + m * 16 + lane / 4 + h * 8, p.s - 1);
+        const E* from = mask + base + row * p.mask_strides[2];
+        const int first = start + lane % 4 * 2;
+#pragma unroll
+        for (int n = 0; n < Tl::Bn / 8; ++n) {
+          if (pairs) {
+            v[m][h][n] = load<E, 2>(from + first + n * 8);
+          } else {
+            v[m][h][n][0] = from[min(first + n * 8, p.t - 1) * p.mask_strides[3]];
+            v[m][h][n][1] = from[min(first + n * 8 + 1, p.t - 1) * p.mask_strides[3]];
+          }
+        }
+      }
+    }
+  }
+};
 
 template <typename Tl>
 __global__ void __launch_bounds__(Tl::kThreads) attention_kernel(const AttentionParams p) {
@@ -96,7 +141,7 @@ __global__ void __launch_bounds__(Tl::kThreads) attention_kernel(const Attention
   commit_copies();
   load_tile<Tl>(values, value, p.v_strides.row, 0, p.t, p.head_size);
   commit_copies();
-  if constexpr (Tl::mask == Mask::kKeys) {
+  if constexpr (Tl::kKeyMask) {
     if (threadIdx.x < Bn) key_mask[threadIdx.x] = read_key_mask(0);
   }
 
@@ -125,16 +170,20 @@ __global__ void __launch_bounds__(Tl::kThreads) attention_kernel(const Attention
     const T* tile_keys = keys + tile % 2 * Tl::kTileElements;
     const T* tile_values = values + tile % 2 * Tl::kTileElements;
     const bool more = tile + 1 < tiles;
-    float next_mask = 0;
+    [[maybe_unused]] float next_mask = 0;
 
     wait_copies<1>();  // these keys are here; the values may still be on their way
     __syncthreads();
     // All warps are past the previous tile's scores: its key buffer and mask are free.
     if (more) {
       load_tile<Tl>(keys + (tile + 1) % 2 * Tl::kTileElements, key, p.k_strides.row, start + Bn, p.t, p.head_size);
-      if constexpr (Tl::mask == Mask::kKeys) next_mask = read_key_mask(start + Bn);
+      if constexpr (Tl::kKeyMask) next_mask = read_key_mask(start + Bn);
     }
     commit_copies();
+    MaskTile<Tl, typename Tl::MaskElement> mask;
+    if constexpr (Tl::kFullMask) {
+      if (p.mask) mask.read(p, mask_base, warp_row, start, lane);
+    }
 
     float s[Mt][Bn / 8][4] = {};
 #pragma unroll
@@ -151,7 +200,7 @@ __global__ void __launch_bounds__(Tl::kThreads) attention_kernel(const Attention
       }
     }
 
-    if constexpr (Tl::mask == Mask::kKeys) {
+    if constexpr (Tl::kKeyMask) {
 #pragma unroll
       for (int n = 0; n < Bn / 8; ++n) {
         const float2 add = *reinterpret_cast<const float2*>(key_mask + tile % 2 * Bn + n * 8 + 2 * q);
@@ -162,19 +211,14 @@ __global__ void __launch_bounds__(Tl::kThreads) attention_kernel(const Attention
         }
       }
       if (more && threadIdx.x < Bn) key_mask[(tile + 1) % 2 * Bn + threadIdx.x] = next_mask;
-    } else if constexpr (Tl::mask == Mask::kFull) {
+    } else if constexpr (Tl::kFullMask) {
 #pragma unroll
       for (int m = 0; m < Mt; ++m) {
 #pragma unroll
         for (int n = 0; n < Bn / 8; ++n) {
 #pragma unroll
           for (int i = 0; i < 4; ++i) {
-            const int row = warp_row + m * 16 + g + i / 2 * 8, col = start + n * 8 + 2 * q + i % 2;
-            float add = 0;
-            if (p.mask && row < p.s && col < p.t) {
-              add = mask_value<T>(p.mask, p.mask_dtype, mask_base + row * p.mask_strides[2] + col * p.mask_strides[3]);
-            }
-            s[m][n][i] = fmaf(s[m][n][i], p.scale, add);
+            s[m][n][i] = fmaf(s[m][n][i], p.scale, p.mask ? mask_addend(mask.v[m][i / 2][n][i % 2]) : 0.f);
           }
         }
       }
@@ -196,7 +240,7 @@ __global__ void __launch_bounds__(Tl::kThreads) attention_kernel(const Attention
 
     // exp(x - maximum) as 2^(x * factor - maximum * factor). With a mask the difference comes first: a large negative
     // finite mask must not become -inf by the factor.
-    const float factor = Tl::mask == Mask::kNone ? p.scale * kLog2e : kLog2e;
+    const float factor = Tl::kNoMask ? p.scale * kLog2e : kLog2e;
 #pragma unroll
     for (int m = 0; m < Mt; ++m) {
 #pragma unroll
@@ -221,8 +265,7 @@ __global__ void __launch_bounds__(Tl::kThreads) attention_kernel(const Attention
         for (int n = 0; n < Bn / 8; ++n) {
 #pragma unroll
           for (int i = 2 * h; i < 2 * h + 2; ++i) {
-            const float e =
-                Tl::mask == Mask::kNone ? fmaf(s[m][n][i], factor, -scaled_base) : (s[m][n][i] - base) * factor;
+            const float e = Tl::kNoMask ? fmaf(s[m][n][i], factor, -scaled_base) : (s[m][n][i] - base) * factor;
             s[m][n][i] = fast_exp2(e);
             sum[m][h] += s[m][n][i];
           }
@@ -297,29 +340,33 @@ cudaError_t launch_tile(const AttentionParams& p, cudaStream_t stream) {
 
 // Few queries in all: small blocks spread over the card, and all keys in one tile where they fit.
 // Many: 32 queries a warp, so that each operand fetched from shared memory serves two products.
-template <typename T, int D, Mask mask>
+template <typename T, int D, typename Mask>
 cudaError_t launch_sized(const AttentionParams& p, cudaStream_t stream) {
-  if constexpr (D <= 64) {
+  // A full mask's elements need the registers that the other tiles give to more queries or keys.
+  constexpr bool kLarge = D <= 64 && (std::is_same_v<Mask, NoMask> || std::is_same_v<Mask, KeyMask>);
+  if constexpr (kLarge) {
     const int64_t large_blocks = int64_t{p.batch} * p.heads * ((p.s + 127) / 128);
-    if (large_blocks >= 256) return launch_tile<Tile<T, D, 4, 2, 64, mask>>(p, stream);
-    if (p.t > 64) return launch_tile<Tile<T, D, 4, 1, 128, mask>>(p, stream);
+    if (large_blocks >= 256) return launch_tile<Tile<T, D, 4, 2, 64, Mask>>(p, stream);
+    if (p.t > 64) return launch_tile<Tile<T, D, 4, 1, 128, Mask>>(p, stream);
   }
-  return launch_tile<Tile<T, D, 4, 1, 64, mask>>(p, stream);
+  return launch_tile<Tile<T, D, 4, 1, 64, Mask>>(p, stream);
 }
 
-template <typename T, Mask mask>
+template <typename T, typename Mask>
 cudaError_t launch_masked(const AttentionParams& p, cudaStream_t stream) {
-  if (p.head_size <= 32) return launch_sized<T, 32, mask>(p, stream);
-  if (p.head_size <= 64) return launch_sized<T, 64, mask>(p, stream);
-  if (p.head_size <= 96) return launch_sized<T, 96, mask>(p, stream);
-  return launch_sized<T, 128, mask>(p, stream);
+  if (p.head_size <= 32) return launch_sized<T, 32, Mask>(p, stream);
+  if (p.head_size <= 64) return launch_sized<T, 64, Mask>(p, stream);
+  if (p.head_size <= 96) return launch_sized<T, 96, Mask>(p, stream);
+  return launch_sized<T, 128, Mask>(p, stream);
 }
 
 template <typename T>
 cudaError_t launch(const AttentionParams& p, cudaStream_t stream) {
-  if (!p.mask && p.scale > 0) return launch_masked<T, Mask::kNone>(p, stream);
-  if (p.mask && p.mask_strides[2] == 0) return launch_masked<T, Mask::kKeys>(p, stream);
-  return launch_masked<T, Mask::kFull>(p, stream);
+  if (!p.mask && p.scale > 0) return launch_masked<T, NoMask>(p, stream);
+  if (p.mask && p.mask_strides[2] == 0) return launch_masked<T, KeyMask>(p, stream);
+  if (p.mask && p.mask_dtype == DType::kBool) return launch_masked<T, FullMask<bool>>(p, stream);
+  if (p.mask && p.mask_dtype == DType::kF32) return launch_masked<T, FullMask<float>>(p, stream);
+  return launch_masked<T, FullMask<T>>(p, stream);
 }
 
 }  // namespace attention_mma

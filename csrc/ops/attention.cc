@@ -52,23 +52,27 @@ class Attention : public Op {
     p.s = p.t = to_int(s);
     p.head_size = p.v_head_size = to_int(hidden / heads_);
     p.q_strides = interleaved_heads(s, row, p.head_size);
-    p.y_strides = interleaved_heads(s, hidden, p.head_size);
     if (packed_) {
       p.k = q.as<char>() + hidden * static_cast<int64_t>(size_of(q.dtype));
       p.v = q.as<char>() + 2 * hidden * static_cast<int64_t>(size_of(q.dtype));
       p.k_strides = p.v_strides = p.q_strides;
     } else {
       const Tensor k = ctx.input(1), v = ctx.input(2);
-      require(k.shape.rank() == 3 && k.shape[0] == batch && k.shape[2] == hidden && k.shape == v.shape,
-              "K and V have shapes ", k.shape.to_string(), " and ", v.shape.to_string(), "; [", batch, ",T,", hidden,
-              "] is required of both");
+      require(k.shape.rank() == 3 && v.shape.rank() == 3 && k.shape[0] == batch && v.shape[0] == batch &&
+                  k.shape[1] == v.shape[1] && k.shape[2] == hidden && v.shape[2] % heads_ == 0,
+              "Q, K and V have shapes ", q.shape.to_string(), ", ", k.shape.to_string(), " and ", v.shape.to_string(),
+              "; [B,S,N*H], [B,T,N*H] and [B,T,N*Hv] are required");
       p.t = to_int(k.shape[1]);
+      p.v_head_size = to_int(v.shape[2] / heads_);
       p.k = k.data;
       p.v = v.data;
-      p.k_strides = p.v_strides = interleaved_heads(p.t, hidden, p.head_size);
+      p.k_strides = interleaved_heads(p.t, hidden, p.head_size);
+      p.v_strides = interleaved_heads(p.t, v.shape[2], p.v_head_size);
     }
+    const int64_t out_row = int64_t{heads_} * p.v_head_size;
+    p.y_strides = interleaved_heads(s, out_row, p.v_head_size);
     if (ctx.has_input(3)) set_mask(p, ctx.input(3));
-    run_attention(ctx, p, ctx.output(0, Dims{batch, s, hidden}));
+    run_attention(ctx, p, ctx.output(0, Dims{batch, s, out_row}));
   }
 
  private:
