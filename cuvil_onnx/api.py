@@ -15,8 +15,10 @@ from cuvil_onnx import verify as verification
 from cuvil_onnx.errors import OptionError, OutputError, VerificationError
 from cuvil_onnx.passes.limits import OLDEST_OPSET
 from cuvil_onnx.passes.load import Source, load
+from cuvil_onnx.passes.nhwc_layout import nhwc_pass
 from cuvil_onnx.passes.normalise import forget_inferred, normalise
 from cuvil_onnx.passes.pipeline import DEAD_CODE, Pipeline, names
+from cuvil_onnx.passes.precision import precision_pass
 from cuvil_onnx.passes.signature import Signature
 from cuvil_onnx.passes.write import PROTO_LIMIT, self_contained, write_model
 from cuvil_onnx.report import Report, collect
@@ -184,6 +186,15 @@ def _run(
         pipeline.phase(Phase.STRUCTURAL)
         pipeline.run(DEAD_CODE)
         pipeline.infer()
+    if precision != "fp32":
+        pipeline.run(precision_pass(ir.DataType.FLOAT16 if precision == "fp16" else ir.DataType.BFLOAT16))
+        pipeline.phase(Phase.CLEANUP)
+        pipeline.infer()
+    if level == "all":
+        if layout != "nchw":
+            pipeline.run(nhwc_pass(force=layout == "nhwc"))
+            pipeline.phase(Phase.CLEANUP)
+            pipeline.infer()
         pipeline.phase(Phase.EPILOGUE)
         pipeline.phase(Phase.POINTWISE)
     pipeline.cleanup(infer_first=False)

@@ -11,7 +11,7 @@ from cuvil_onnx.errors import RewriteError
 
 @dataclasses.dataclass(frozen=True)
 class Signature:
-    """Shapes of the graph inputs, and names, types and shapes of the outputs, before passes put others in their place."""
+    """The interface as loaded: shapes of the inputs, names, types and shapes of the outputs."""
 
     inputs: dict[str | None, ir.Shape | None]
     outputs: tuple[tuple[str | None, ir.TypeProtocol | None, ir.Shape | None], ...]

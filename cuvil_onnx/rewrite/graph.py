@@ -220,7 +220,7 @@ class GraphContext:
 
     def initializer(self, data: npt.NDArray[Any] | ir.TensorProtocol, hint: str = "const") -> ir.Value:
         """A new constant of the main graph, visible everywhere. Small ones with the same bits are shared."""
-        tensor = ir.tensor(data) if isinstance(data, np.ndarray) else data
+        tensor = ir.tensor(np.asarray(data)) if isinstance(data, (np.ndarray, np.generic)) else data
         key = (f"{tensor.dtype}{tensor.shape}", tensor.tobytes()) if tensor.nbytes <= 64 else None
         if key is not None:
             known = self._scalars.get(key)

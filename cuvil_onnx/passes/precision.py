@@ -1,0 +1,221 @@
+"""float32 -> fp16 or bf16 inside the model (approximate); inputs and outputs keep their types.
+
+Nodes are divided into those that compute in 16 bits and those that stay in float32, so that few casts are needed and
+none loses what matters:
+
+* operators listed in ``precision_ops`` stay, and so do nodes with a constant that 16 bits cannot hold;
+* cheap operators follow their operands; a division by a float32 result stays in float32;
+* subgraphs stay in float32, with casts where they read values from outside;
+* a value is cast once per direction, right behind its producer.
+
+Mask constants such as -3.4e38 keep their nodes in float32; what leaves those nodes for fp16 is clipped to +-60000, so
+that a masked score stays finite (-inf in a whole row would make softmax NaN) even after a score is added to it.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+
+import ml_dtypes
+import numpy as np
+import onnx_ir as ir
+
+from cuvil_onnx.passes.base import Pass
+from cuvil_onnx.passes.precision_ops import LIGHT, Places, convertible
+from cuvil_onnx.rewrite.apply import replace_node
+from cuvil_onnx.rewrite.graph import GraphContext
+from cuvil_onnx.rewrite.provenance import RULE_KEY
+from cuvil_onnx.rewrite.rule import Exactness
+
+FP16_MAX = 65504.0
+FP16_TINY = 2.0**-25
+"""Half of the smallest fp16 number: anything below rounds to 0."""
+
+SATURATION = 60000.0
+SMALL_CONSTANT = 64
+"""Constants up to this size are parameters (epsilons) whose underflow matters; in larger ones tiny weights do not."""
+
+FLOAT = ir.DataType.FLOAT
+
+
+def precision_pass(target: ir.DataType) -> Pass:
+    """The pass that converts to ``target`` (FLOAT16 or BFLOAT16)."""
+    return Pass("precision", Exactness.APPROXIMATE, lambda ctx, trace: _Converter(ctx, target).run())
+
+
+@dataclasses.dataclass
+class _Plan:
+    """Decisions: the nodes that change with the places that do, and the values that must be clipped on their way."""
+
+    half: dict[ir.Node, Places]
+    saturating: set[ir.Value]
+
+
+class _Converter:
+    def __init__(self, ctx: GraphContext, target: ir.DataType) -> None:
+        self._ctx = ctx
+        self._target = target
+        self._graph = ctx.model.graph
+        self._constants: dict[ir.Value, ir.Value] = {}
+        self._casts: dict[tuple[ir.Value, ir.DataType], ir.Value] = {}
+        self._made: set[ir.Node] = set()
+
+    def run(self) -> int:
+        """Plans, then converts; returns the number of nodes that compute in 16 bits now."""
+        plan = self._plan()
+        nodes = list(self._graph)
+        results = {node.outputs[i] for node, places in plan.half.items() for i in places.outputs}
+        for node in nodes:
+            places = plan.half.get(node)
+            if places is not None:
+                for i in places.inputs:
+                    node.replace_input_with(i, self._half(node.inputs[i], results, plan))
+        for value in results:
+            value.type = ir.TensorType(self._target)
+        self._restore_float(nodes, plan, results)
+        for node in nodes:
+            if node in plan.half and node.domain == "cuvil":
+                self._retype(node)
+        self._ctx.order.invalidate()
+        return len(plan.half)
+
+    def _plan(self) -> _Plan:
+        ctx = self._ctx
+        plan = _Plan({}, set())
+        kept: set[ir.Node] = set()  # nodes with float32 results on purpose, which cheap readers follow
+        for node in self._graph:
+            floats = [v for v in node.inputs if v is not None and ctx.dtype(v) == FLOAT]
+            places = convertible(node, self._target, ctx)
+            flows = [v for v in floats if not ctx.is_constant(v)]
+            stays = places is None or self._follows(node, flows, kept)
+            unfit = places is not None and any(self._unfit(node.inputs[i]) for i in places.inputs)
+            if places is not None and not stays and not unfit:
+                plan.half[node] = places
+                continue
+            if _is_float_result(node, ctx):
+                kept.add(node)
+            overflows = self._target == ir.DataType.FLOAT16 and any(self._overflows(v) for v in floats)
+            if overflows or (node.op_type in LIGHT and plan.saturating.intersection(flows)):
+                plan.saturating.update(node.outputs)
+        return plan
+
+    def _follows(self, node: ir.Node, flows: list[ir.Value], kept: set[ir.Node]) -> bool:
+        """Whether a cheap node stays with its float32 operands."""
+        if node.domain or node.op_type not in LIGHT or not flows:
+            return False
+        if node.op_type == "Div" and node.inputs[1] is not None and node.inputs[1].producer() in kept:
+            return True
+        return all(v.producer() in kept for v in flows)
+
+    def _unfit(self, value: ir.Value | None) -> bool:
+        """Whether a constant loses its meaning in fp16: too large, or a small parameter that becomes 0."""
+        if self._target != ir.DataType.FLOAT16 or value is None:
+            return False
+        if self._overflows(value):
+            return True
+        array = self._ctx.constant(value, SMALL_CONSTANT)
+        return array is not None and bool(np.any((array != 0) & (np.abs(array) < FP16_TINY)))
+
+    def _overflows(self, value: ir.Value | None) -> bool:
+        array = self._ctx.constant(value, max_elements=None)
+        if array is None or array.size == 0 or array.dtype != np.float32:
+            return False
+        with np.errstate(invalid="ignore"):
+            return bool(np.any((np.abs(array) > FP16_MAX) & np.isfinite(array)))
+
+    def _half(self, value: ir.Value | None, results: set[ir.Value], plan: _Plan) -> ir.Value | None:
+        """The 16-bit form of a float32 operand."""
+        if value is None or value in results:
+            return value
+        if self._ctx.is_constant(value):
+            return self._half_constant(value)
+        return self._cast(value, self._target, clip=value in plan.saturating)
+
+    def _half_constant(self, value: ir.Value) -> ir.Value:
+        known = self._constants.get(value)
+        if known is None:
+            array = self._ctx.constant(value, max_elements=None)
+            assert array is not None
+            kind = np.dtype(np.float16) if self._target == ir.DataType.FLOAT16 else np.dtype(ml_dtypes.bfloat16)
+            tensor = ir.Tensor(array.astype(kind), dtype=self._target)
+            known = self._ctx.initializer(tensor, f"{value.name}_{self._target.name.lower()}")
+            self._constants[value] = known
+        return known
+
+    def _cast(self, value: ir.Value, target: ir.DataType, clip: bool = False) -> ir.Value:
+        """``value`` in another type, made once; the cast stands right behind the producer."""
+        known = self._casts.get((value, target))
+        if known is not None:
+            return known
+        ctx = self._ctx
+        nodes = []
+        source = value
+        if clip:
+            if ctx.opset() >= 11:
+                limits = [np.array(limit, np.float32) for limit in (-SATURATION, SATURATION)]
+                bounds = [ctx.initializer(limit, "half_limit") for limit in limits]
+                nodes.append(ctx.node("Clip", [value, *bounds], like=value))
+            else:
+                nodes.append(ctx.node("Clip", [value], {"min": -SATURATION, "max": SATURATION}, like=value))
+            source = nodes[-1].outputs[0]
+        cast = ctx.node(
+            "Cast", [source], {"to": int(target)}, like=value, name=f"{value.name}_to_{target.name.lower()}"
+        )
+        cast.outputs[0].type = ir.TensorType(target)
+        nodes.append(cast)
+        producer = value.producer()
+        if producer is not None and producer.graph is self._graph:
+            self._graph.insert_after(producer, nodes)
+        elif len(self._graph):
+            self._graph.insert_before(self._graph[0], nodes)
+        for node in nodes:
+            node.metadata_props[RULE_KEY] = "precision"
+            self._made.add(node)
+        self._casts[(value, target)] = cast.outputs[0]
+        return cast.outputs[0]
+
+    def _restore_float(self, nodes: list[ir.Node], plan: _Plan, results: set[ir.Value]) -> None:
+        """Gives float32 back to readers that need it: other nodes, subgraphs and graph outputs."""
+        for node in nodes:
+            for value in node.outputs:
+                if value not in results:
+                    continue
+                for user, index in value.uses():
+                    places = plan.half.get(user)
+                    takes = places is not None and index in places.inputs
+                    if not takes and user not in self._made and not _is_cast(user):
+                        user.replace_input_with(index, self._cast(value, FLOAT))
+                if value.is_graph_output():
+                    self._export(value)
+
+    def _export(self, value: ir.Value) -> None:
+        """A graph output keeps its name and float32."""
+        cast = self._cast(value, FLOAT)
+        name = value.name
+        value.name = self._ctx.fresh_name(f"{name}_{self._target.name.lower()}")
+        cast.name = name
+        for i, output in enumerate(self._graph.outputs):
+            if output is value:
+                self._graph.outputs[i] = cast
+
+    def _retype(self, node: ir.Node) -> None:
+        """Makes a fused node anew for the 16-bit type: its function has another body."""
+        import custom_ops
+
+        new, function = custom_ops.retype(node, {}, opset=self._ctx.opset(), dtype=self._target)
+        new.name = self._ctx.fresh_name(node.name or node.op_type)
+        for old, made in zip(node.outputs, new.outputs, strict=True):
+            made.name = made.name or self._ctx.fresh_name(f"{old.name}_half")
+            made.type, made.shape = old.type, old.shape
+        new.metadata_props.update(node.metadata_props)
+        self._ctx.add_function(function)
+        replace_node(node, (new,), new.outputs, self._ctx)
+
+
+def _is_float_result(node: ir.Node, ctx: GraphContext) -> bool:
+    return any(ctx.dtype(v) == FLOAT for v in node.outputs)
+
+
+def _is_cast(node: ir.Node) -> bool:
+    """A Cast reads any type; the value it gets is the same one."""
+    return node.op_type == "Cast" and not node.domain

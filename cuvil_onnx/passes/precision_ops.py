@@ -1,0 +1,126 @@
+"""Which operators may compute in 16 bits, and on which of their inputs and outputs."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+from collections.abc import Sequence
+
+import onnx
+import onnx_ir as ir
+
+from cuvil_onnx.rewrite import walk
+from cuvil_onnx.rewrite.graph import GraphContext
+
+KEEP_FLOAT = frozenset(
+    {
+        # ranges, positions and draws: a 16-bit float counts only to 2048 (fp16) or 256 (bf16)
+        *("Range", "CumSum", "EyeLike", "NonMaxSuppression", "Bernoulli", "Multinomial"),
+        *("RandomNormal", "RandomNormalLike", "RandomUniform", "RandomUniformLike"),
+        # results that leave the range of fp16 for ordinary inputs, or lose small ones
+        *("Exp", "Log", "Pow", "Reciprocal", "ReduceSum", "ReduceSumSquare", "ReduceL1", "ReduceL2"),
+        *(
+            "ReduceLogSum",
+            "ReduceLogSumExp",
+            "ReduceProd",
+            "LpNormalization",
+            "MeanVarianceNormalization",
+            "LRN",
+            "Det",
+        ),
+        # losses, signals, recurrences, coordinates, quantization: precision is the point, or there is no 16-bit kernel
+        *("NegativeLogLikelihoodLoss", "SoftmaxCrossEntropyLoss", "DFT", "STFT", "MelWeightMatrix"),
+        *(
+            "HannWindow",
+            "HammingWindow",
+            "BlackmanWindow",
+            "LSTM",
+            "GRU",
+            "RNN",
+            "GridSample",
+            "RoiAlign",
+            "AffineGrid",
+        ),
+        *("QuantizeLinear", "DequantizeLinear", "DynamicQuantizeLinear", "TfIdfVectorizer", "ConstantOfShape"),
+        *("Cast", "CastLike", "Constant", "Optional", "Upsample"),
+    }
+)
+"""Operators of ONNX's domain that stay in float32. Casts are handled on their own."""
+
+LIGHT = frozenset(
+    {
+        *("Abs", "Add", "Ceil", "Clip", "Concat", "Div", "Dropout", "Expand", "Flatten", "Floor", "Gather"),
+        *(
+            "GatherElements",
+            "GatherND",
+            "Identity",
+            "Max",
+            "Min",
+            "Mod",
+            "Mul",
+            "Neg",
+            "Pad",
+            "Relu",
+            "Reshape",
+            "Round",
+        ),
+        *("Sign", "Slice", "Split", "Sqrt", "Squeeze", "Sub", "Sum", "Tile", "Transpose", "Unsqueeze", "Where"),
+    }
+)
+"""Cheap operators: they follow their operands instead of forcing a change of precision."""
+
+CUVIL_OPS = frozenset({"Attention", "Gelu", "LayerNorm"})
+"""Fused operators that exist before the precision pass and can be made for another type."""
+
+_FLOAT = "tensor(float)"
+_ONLY_DATA = {"BatchNormalization": ("T",), "Resize": ("T", "T1")}
+"""Operators whose statistics or coordinates stay in float32."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Places:
+    """Positions of a node's float32 inputs and outputs that take a 16-bit type together."""
+
+    inputs: tuple[int, ...]
+    outputs: tuple[int, ...]
+
+
+def convertible(node: ir.Node, target: ir.DataType, ctx: GraphContext) -> Places | None:
+    """Where ``node`` can take 16-bit floats; None when it must stay as it is."""
+    if any(True for _ in walk.subgraphs(node)):
+        return None
+    inputs = [i for i, v in enumerate(node.inputs) if ctx.dtype(v) == ir.DataType.FLOAT]
+    outputs = [i for i, v in enumerate(node.outputs) if ctx.dtype(v) == ir.DataType.FLOAT]
+    if node.domain == "cuvil" and node.op_type in CUVIL_OPS:
+        return Places(tuple(inputs), tuple(outputs))
+    if node.domain or node.op_type in KEEP_FLOAT or not inputs:
+        return None
+    if node.op_type == "Mul" and node.inputs[0] is node.inputs[1]:
+        return None  # a square: leaves the range of fp16 from 256 on
+    schema = _schema(node.op_type, ctx.opset())
+    if schema is None:
+        return None
+    kind = "tensor(bfloat16)" if target == ir.DataType.BFLOAT16 else "tensor(float16)"
+    allowed = {c.type_param_str: kind in c.allowed_type_strs for c in schema.type_constraints}
+    only = _ONLY_DATA.get(node.op_type)
+    in_types = {i: _formal(schema.inputs, i) for i in inputs}
+    taken = tuple(i for i, t in in_types.items() if allowed.get(t, False) and (only is None or t in only))
+    bound = {in_types[i] for i in taken}
+    if not taken or any(not allowed.get(t, False) and t != _FLOAT for t in in_types.values()):
+        return None
+    return Places(taken, tuple(i for i in outputs if _formal(schema.outputs, i) in bound))
+
+
+@functools.cache
+def _schema(op_type: str, opset: int) -> onnx.defs.OpSchema | None:
+    try:
+        return onnx.defs.get_schema(op_type, opset, "")
+    except onnx.defs.SchemaError:
+        return None
+
+
+def _formal(formals: Sequence[onnx.defs.OpSchema.FormalParameter], index: int) -> str:
+    """The type of a formal parameter; the last one repeats when it is variadic."""
+    if not formals:
+        return ""
+    return str(formals[min(index, len(formals) - 1)].type_str)
