@@ -159,7 +159,9 @@ def _parametric(op: str, **defaults: float) -> Handler:
         (x,) = _present(operands, 1)
         if x.dtype not in FLOATS:
             raise UnsupportedError(f"{node.op_type} of {x.dtype.name.lower()}")
-        parameters = [program.constant(_float(node, name, value), x.dtype) for name, value in defaults.items()]
+        # Attributes are float32; rounding them to a 16-bit type would change the function.
+        dtype = ir.DataType.FLOAT if x.dtype in _HALF else x.dtype
+        parameters = [program.constant(_float(node, name, value), dtype) for name, value in defaults.items()]
         return program.emit(op, x.dtype, x, *parameters)
 
     return handle

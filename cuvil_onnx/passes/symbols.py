@@ -19,7 +19,7 @@ from cuvil_onnx.rewrite.trace import Trace
 def name_dimensions(ctx: GraphContext, trace: Trace) -> int:
     """Renames the symbolic dimensions of computed values; returns how many shapes changed.
 
-    Shapes of graph inputs and outputs, which are the model's interface, stay as declared.
+    Shapes of graph inputs stay as declared; `Signature` restores those of the outputs in the end.
     """
     sizes = analyse(ctx)
     changed = 0
@@ -27,7 +27,7 @@ def name_dimensions(ctx: GraphContext, trace: Trace) -> int:
         for node in graph:
             for value in node.outputs:
                 dims = sizes.dims.get(value)
-                if dims is None or value.is_graph_output() or ctx.shape(value) == dims:
+                if dims is None or ctx.shape(value) == dims:
                     continue
                 value.shape = ir.Shape(dims)
                 changed += 1

@@ -66,12 +66,14 @@ class Attention(Rule):
             if not isinstance(branch, _Branch):
                 return Refusal(f"the {name} are not a [B, S, N * H] tensor split into heads", branch or scores.product)
         assert isinstance(q, _Branch) and isinstance(k, _Branch) and isinstance(v, _Branch)
+        problem = _check(node, q, k, v, scores, ctx)
+        if problem is not None:
+            return problem
         merged = _merge(context, ctx)
         if merged is None:
             return Refusal("the heads of the result are not merged into [B, S, N * H]", context)
-        problem = _check(node, q, k, v, scores, merged[-1], ctx)
-        if problem is not None:
-            return problem
+        if ctx.dtype(merged[-1].outputs[0]) != ctx.dtype(q.source):
+            return Refusal("the result has another element type than the queries", merged[-1])
         nodes = [node, context, scores.product, *scores.nodes, *casts, *q.nodes, *k.nodes, *v.nodes, *merged]
         values = {"q": q.source, "k": k.source, "v": v.source, "mask": scores.mask}
         attrs = {"num_heads": q.heads, "scale": scores.scale * q.scale * k.scale}
@@ -120,16 +122,21 @@ def _scores(softmax: ir.Node, ctx: GraphContext) -> _Scores | Refusal | None:
 
 
 def _is_score(value: ir.Value, ctx: GraphContext) -> bool:
-    """Whether a product of two 4-dimensional tensors is behind `value`, past scales and casts."""
-    current: ir.Value | None = value
-    for _ in range(4):
-        node = ctx.producer(current)
-        if node is None:
+    """Whether a product of 4-dimensional tensors is behind `value`, past scales, casts and masks."""
+    pending: list[ir.Value | None] = [value]
+    for _ in range(8):
+        if not pending:
             return False
-        if node.op_type == "MatMul" and node.domain == "":
-            return ctx.rank(node.outputs[0]) == 4
+        node = ctx.producer(pending.pop())
+        if node is None or node.domain != "":
+            continue
         scaled = scalar_factor(node, ctx)
-        current = scaled[0] if scaled is not None else node.inputs[0] if node.op_type == "Cast" else None
+        if node.op_type == "MatMul" and ctx.rank(node.outputs[0]) == 4:
+            return True
+        if scaled is not None:
+            pending.append(scaled[0])
+        elif node.op_type in ("Cast", "Add"):
+            pending.extend(node.inputs)
     return False
 
 
@@ -185,16 +192,14 @@ def _merge(context: ir.Node, ctx: GraphContext) -> list[ir.Node] | None:
     return [transpose, reshape]
 
 
-def _check(
-    softmax: ir.Node, q: _Branch, k: _Branch, v: _Branch, scores: _Scores, merge: ir.Node, ctx: GraphContext
-) -> Refusal | None:
+def _check(softmax: ir.Node, q: _Branch, k: _Branch, v: _Branch, scores: _Scores, ctx: GraphContext) -> Refusal | None:
     """The conditions under which the fused op computes the same."""
     if ctx.attr(softmax, "axis", -1 if ctx.opset() >= 13 else 1) not in (-1, 3):
         return Refusal("the softmax is not over the keys", softmax)
     dtype = ctx.dtype(q.source)
     if dtype not in TENSOR_CORE_TYPES:
         return Refusal("the element type is not float32, float16 or bfloat16", q.source)
-    if any(ctx.dtype(b.source) != dtype for b in (k, v)) or ctx.dtype(merge.outputs[0]) != dtype:
+    if any(ctx.dtype(b.source) != dtype for b in (k, v)):
         return Refusal("queries, keys and values have different element types", softmax)
     if not q.heads == k.heads == v.heads or not q.head_size == k.head_size == v.head_size:
         return Refusal("queries, keys and values are split into different heads (grouped or multi-query)", softmax)
