@@ -34,7 +34,7 @@ using ConvCandidates = std::vector<std::unique_ptr<ConvCandidate>>;
 struct ConvFilter {
   std::string id;      // only this one, when not empty
   std::string prefix;  // only those whose id begins so
-  int limit = 0;   // stop after as many, when not 0
+  int limit = 0;       // stop after as many, when not 0
   bool wants(const std::string& candidate) const {
     return (id.empty() || id == candidate) && candidate.compare(0, prefix.size(), prefix) == 0;
   }
@@ -46,6 +46,7 @@ void add_cudnn_candidates(cudnnHandle_t handle, const ConvProblem& problem, cons
                           ConvCandidates& out);
 void add_gemm_candidate(OpContext& ctx, const ConvProblem& problem, const ConvOperands& operands,
                         const ConvFilter& filter, ConvCandidates& out);
+void add_depthwise_candidate(const ConvProblem& problem, const ConvFilter& filter, ConvCandidates& out);
 
 // Bias, residual and activation of the problem as one pass over Y, as far as the flags leave them to do.
 void launch_conv_epilogue(const ConvProblem& problem, const ConvOperands& operands, bool bias, bool z, bool activation,

@@ -49,6 +49,7 @@ void ConvEngine::run(OpContext& ctx, ConvProblem problem, const ConvOperands& op
 ConvCandidates ConvEngine::candidates(OpContext& ctx, const ConvProblem& problem, const ConvOperands& operands,
                                       const ConvFilter& filter) {
   ConvCandidates found;
+  add_depthwise_candidate(problem, filter, found);
   add_gemm_candidate(ctx, problem, operands, filter, found);
   if (!filter.full(found)) add_cudnn_candidates(handle_, problem, filter, found);
   return found;

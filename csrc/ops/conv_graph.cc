@@ -268,8 +268,9 @@ bool ConvGraph::acceptable(const CudnnDescriptor& configuration) const {
   cudnnBackendDescriptor_t raw = engine.raw();
   configuration.get(CUDNN_ATTR_ENGINECFG_ENGINE, CUDNN_TYPE_BACKEND_DESCRIPTOR, 1, &raw);
   std::array<cudnnBackendNumericalNote_t, CUDNN_NUMERICAL_NOTE_TYPE_COUNT> notes{};
-  const int64_t count = engine.get(CUDNN_ATTR_ENGINE_NUMERICAL_NOTE, CUDNN_TYPE_NUMERICAL_NOTE,
-                                   static_cast<int64_t>(notes.size()), notes.data());
+  const int64_t capacity = static_cast<int64_t>(notes.size());
+  const int64_t count = std::min(
+      capacity, engine.get(CUDNN_ATTR_ENGINE_NUMERICAL_NOTE, CUDNN_TYPE_NUMERICAL_NOTE, capacity, notes.data()));
   const bool strict_f32 = problem_.dtype == DType::kF32 && !problem_.tf32;
   return std::none_of(notes.begin(), notes.begin() + count, [&](cudnnBackendNumericalNote_t note) {
     switch (note) {

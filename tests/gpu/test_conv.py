@@ -199,6 +199,7 @@ def test_weights_that_are_no_constants(ep_session: MakeSession, layout: str) -> 
 # Ways of the engine, and what each must be able to do. cuDNN decides itself which fused graphs it takes: those are
 # tested where it does.
 WAYS = [("gemm", ["1x1"], True), ("cudnn:plain", list(CONVOLUTIONS), True), ("cudnn:rb", list(CONVOLUTIONS), False)]
+WAYS += [("depthwise", ["depthwise", "depthwise 5x5 strided", "asymmetric depthwise"], True)]
 WAYS += [("cudnn:plain:pad", ["asymmetric pads", "asymmetric depthwise", "1-D asymmetric"], True)]
 
 
