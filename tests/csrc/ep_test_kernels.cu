@@ -23,14 +23,7 @@ __global__ void run(Work work, const float* a, const float* b, float* y, int64_t
       case Work::kFault:
         reinterpret_cast<float*>(16)[i] = a[i];
         break;
-      case Work::kSum:
-        break;
     }
-  }
-  if (work == Work::kSum && blockIdx.x == 0 && threadIdx.x == 0) {
-    float sum = 0;
-    for (int64_t i = 0; i < n; ++i) sum += a[i];
-    *y = sum;
   }
 }
 

@@ -7,9 +7,9 @@
 
 namespace cuvil::test {
 
-enum class Work { kTwice, kPlus, kSum, kFault, kSpin };
+enum class Work { kTwice, kPlus, kFault, kSpin };
 
-// y[i] = 2 a[i] | a[i] + b[i] | sum over a | an illegal write | a[i], after spinning long enough for a race to show.
+// y[i] = 2 a[i] | a[i] + b[i] | an illegal write | a[i], after spinning long enough for a race to show.
 void enqueue(Work work, const float* a, const float* b, float* y, int64_t n, cudaStream_t stream);
 
 }  // namespace cuvil::test

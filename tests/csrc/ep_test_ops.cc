@@ -125,23 +125,34 @@ class NeverRuns : public Op {
 };
 
 constexpr const char* kDomain = "cuvil.test";
-const Register twice({.domain = kDomain, .type = "Twice", .supports = wants_f32,
-                      .create = make_op<Elementwise<Work::kTwice>>, .may_inplace = {{0, 0}}});
-const Register plus({.domain = kDomain, .type = "Plus", .supports = wants_f32,
-                     .create = make_op<Elementwise<Work::kPlus>>, .may_inplace = {{0, 0}, {1, 0}}});
-const Register spin({.domain = kDomain, .type = "Spin", .supports = wants_f32,
-                     .create = make_op<Elementwise<Work::kSpin>>});
-const Register fault({.domain = kDomain, .type = "Fault", .supports = wants_f32,
-                      .create = make_op<Elementwise<Work::kFault>>});
+const Register twice({.domain = kDomain,
+                      .type = "Twice",
+                      .supports = wants_f32,
+                      .create = make_op<Elementwise<Work::kTwice>>,
+                      .may_inplace = {{0, 0}}});
+const Register plus({.domain = kDomain,
+                     .type = "Plus",
+                     .supports = wants_f32,
+                     .create = make_op<Elementwise<Work::kPlus>>,
+                     .may_inplace = {{0, 0}, {1, 0}}});
+const Register spin(
+    {.domain = kDomain, .type = "Spin", .supports = wants_f32, .create = make_op<Elementwise<Work::kSpin>>});
+const Register fault(
+    {.domain = kDomain, .type = "Fault", .supports = wants_f32, .create = make_op<Elementwise<Work::kFault>>});
 const Register packed({.domain = kDomain, .type = "Packed", .supports = wants_f32, .create = make_op<Packed>});
 const Register scratch({.domain = kDomain, .type = "Scratch", .supports = wants_f32, .create = make_op<Scratch>});
 const Register fails({.domain = kDomain, .type = "Fails", .supports = wants_f32, .create = make_op<Fails>});
-const Register synchronises({.domain = kDomain, .type = "Synchronises", .supports = wants_f32,
-                             .create = make_op<Synchronises>});
-const Register shape({.domain = "", .type = "Shape", .supports = anything, .create = make_op<ShapeOf>,
-                      .cpu_outputs = {0}});
-const Register reshape({.domain = "", .type = "Reshape", .since = 5, .supports = wants_f32,
-                        .create = make_op<ReshapeTo>, .cpu_inputs = {1}, .aliases = {{0, 0}}});
+const Register synchronises(
+    {.domain = kDomain, .type = "Synchronises", .supports = wants_f32, .create = make_op<Synchronises>});
+const Register shape(
+    {.domain = "", .type = "Shape", .supports = anything, .create = make_op<ShapeOf>, .cpu_outputs = {0}});
+const Register reshape({.domain = "",
+                        .type = "Reshape",
+                        .since = 5,
+                        .supports = wants_f32,
+                        .create = make_op<ReshapeTo>,
+                        .cpu_inputs = {1},
+                        .aliases = {{0, 0}}});
 const Register gather({.domain = "", .type = "Gather", .supports = anything, .create = make_op<NeverRuns>});
 const Register concat_({.domain = "", .type = "Concat", .supports = anything, .create = make_op<NeverRuns>});
 const Register mul({.domain = "", .type = "Mul", .supports = anything, .create = make_op<NeverRuns>});

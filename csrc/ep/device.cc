@@ -1,0 +1,159 @@
+#include "ep/device.h"
+
+#include <algorithm>
+#include <cctype>
+
+#include "ep/cuda_memory.h"
+#include "ep/probe.h"
+
+namespace cuvil::ep {
+
+std::vector<FoundDevice> find_cuda_devices(std::string* why) {
+  int count = 0;
+  const cudaError_t code = cudaGetDeviceCount(&count);
+  if (code != cudaSuccess || count == 0) {
+    cudaGetLastError();  // not sticky; must not show up at somebody's next check
+    *why = code == cudaSuccess ? "the CUDA driver shows no device" : cudaGetErrorString(code);
+    return {};
+  }
+  std::vector<FoundDevice> found;
+  for (int id = 0; id < count; ++id) {
+    cudaDeviceProp p{};
+    if (cudaGetDeviceProperties(&p, id) != cudaSuccess) {
+      cudaGetLastError();
+      continue;
+    }
+    FoundDevice d;
+    d.info.id = id;
+    d.info.sm = 10 * p.major + p.minor;
+    d.info.sm_count = p.multiProcessorCount;
+    d.info.l2_bytes = static_cast<size_t>(p.l2CacheSize);
+    d.info.max_shared_per_block = p.sharedMemPerBlockOptin;
+    d.info.name = p.name;
+    d.total_bytes = p.totalGlobalMem;
+    char bus[32] = {};
+    if (cudaDeviceGetPCIBusId(bus, sizeof(bus), id) == cudaSuccess) d.pci_bus_id = bus;
+    std::transform(d.pci_bus_id.begin(), d.pci_bus_id.end(), d.pci_bus_id.begin(),
+                   [](unsigned char c) { return std::tolower(c); });
+    found.push_back(std::move(d));
+  }
+  return found;
+}
+
+void require_machine_code(const DeviceInfo& device) {
+  const DeviceGuard guard(device.id);
+  const cudaError_t code = probe_machine_code();
+  if (code == cudaSuccess) return;
+  cudaGetLastError();
+  if (code == cudaErrorNoKernelImageForDevice || code == cudaErrorInvalidDeviceFunction ||
+      code == cudaErrorUnsupportedPtxVersion)
+    fail(ErrorKind::kNotImplemented, "this build of libcuvil_ep.so has no machine code for ", device.name, " (sm_",
+         device.sm, "); it was built for: ", built_for(), ". Rebuild it with this architecture added");
+  cuda_check(code, "preparing the device");
+}
+
+DeviceGuard::DeviceGuard(int device) : previous_(device), changed_(false) {
+  CUVIL_CUDA(cudaGetDevice(&previous_));
+  if (previous_ == device) return;
+  CUVIL_CUDA(cudaSetDevice(device));
+  changed_ = true;
+}
+
+DeviceGuard::~DeviceGuard() {
+  if (changed_) cudaSetDevice(previous_);
+}
+
+ComputeStream::~ComputeStream() {
+  if (owned) cudaStreamDestroy(handle);
+}
+
+cudaError_t ComputeStream::synchronize() {
+  const std::lock_guard lock(mutex_);
+  return capturing_ ? cudaSuccess : cudaStreamSynchronize(handle);
+}
+
+void ComputeStream::begin_capture() {
+  const std::lock_guard lock(mutex_);
+  CUVIL_CUDA(cudaStreamSynchronize(handle));
+  CUVIL_CUDA(cudaStreamBeginCapture(handle, cudaStreamCaptureModeThreadLocal));
+  capturing_ = true;
+}
+
+cudaGraph_t ComputeStream::end_capture(cudaError_t* error) {
+  const std::lock_guard lock(mutex_);
+  capturing_ = false;
+  cudaGraph_t graph = nullptr;
+  *error = cudaStreamEndCapture(handle, &graph);
+  if (*error == cudaSuccess) return graph;
+  cudaGetLastError();
+  return nullptr;
+}
+
+DeviceContext::DeviceContext(DeviceInfo info) : info_(std::move(info)) {
+  shared_memory_ = std::make_unique<CudaMemory>(*this);
+  pinned_memory_ = std::make_unique<PinnedMemory>(*this);
+  shared_arena_ = std::make_unique<Arena>(*shared_memory_, 0);
+  pinned_arena_ = std::make_unique<Arena>(*pinned_memory_, 0, /*settled_when_freed=*/true);
+}
+
+DeviceContext::~DeviceContext() = default;
+
+template <typename T>
+std::vector<std::shared_ptr<T>> DeviceContext::live(std::vector<std::weak_ptr<T>>& all) {
+  std::vector<std::shared_ptr<T>> out;
+  std::erase_if(all, [&](const std::weak_ptr<T>& w) {
+    std::shared_ptr<T> s = w.lock();
+    if (s) out.push_back(std::move(s));
+    return w.expired();
+  });
+  return out;
+}
+
+std::shared_ptr<ComputeStream> DeviceContext::new_stream() {
+  const DeviceGuard guard(info_.id);
+  cudaStream_t handle = nullptr;
+  CUVIL_CUDA(cudaStreamCreateWithFlags(&handle, cudaStreamNonBlocking));
+  auto stream = std::make_shared<ComputeStream>(handle, true);
+  const std::lock_guard lock(mutex_);
+  streams_.push_back(stream);
+  return stream;
+}
+
+std::shared_ptr<ComputeStream> DeviceContext::adopt_stream(cudaStream_t user) {
+  auto stream = std::make_shared<ComputeStream>(user, false);
+  const std::lock_guard lock(mutex_);
+  streams_.push_back(stream);
+  return stream;
+}
+
+std::shared_ptr<SessionMemory> DeviceContext::new_session_memory(size_t limit) {
+  auto memory = std::make_shared<SessionMemory>();
+  memory->backend = std::make_unique<CudaMemory>(*this);
+  memory->arena = std::make_unique<Arena>(*memory->backend, limit);
+  const std::lock_guard lock(mutex_);
+  sessions_.push_back(memory);
+  return memory;
+}
+
+std::shared_ptr<SessionMemory> DeviceContext::owner_of(const void* p) {
+  std::vector<std::shared_ptr<SessionMemory>> sessions;
+  {
+    const std::lock_guard lock(mutex_);
+    sessions = live(sessions_);
+  }
+  for (auto& s : sessions)
+    if (s->arena->owns(p)) return s;
+  return nullptr;
+}
+
+void DeviceContext::synchronize_streams() {
+  const DeviceGuard guard(info_.id);
+  std::vector<std::shared_ptr<ComputeStream>> streams;
+  {
+    const std::lock_guard lock(mutex_);
+    streams = live(streams_);
+  }
+  for (const auto& s : streams) CUVIL_CUDA(s->synchronize());
+}
+
+}  // namespace cuvil::ep
