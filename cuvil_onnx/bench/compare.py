@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -86,20 +86,22 @@ def compare(
         optimized.save(ours)
         np.savez(work.feed, **dict(feed))  # type: ignore[arg-type]
         planned = _plan(model, given, ours, gpu, precision, work)
-        bar = Progress(len(planned) + 1, progress)
+        # On the GPU each variant has a process of its own; on the CPU they share one and take turns.
+        groups = [[v] for v in planned] if gpu else [planned]
+        bar = Progress(len(groups) + 1, progress)
         bar.step("reference in fp32 on the CPU")
-        reference, expected = work.measure(variants.on_cpu(given, ours)[0], budget_s=0.0)
+        [(reference, expected)] = work.measure(variants.on_cpu(given, ours)[:1], budget_s=0.0)
         if reference.error:
             raise CuvilError(f"the model does not run on ONNX Runtime's CPU provider: {reference.error}")
         rows: list[Row] = []
         failures: list[str] = []
-        for variant in planned:
-            bar.step(variant.label)
-            result, got = work.measure(variant)
-            if result.error:
-                failures.append(f"{variant.label}: {result.error}")
-                continue
-            rows.append(Row(variant.key, variant.label, result, *largest_difference(got, expected)))
+        for group in groups:
+            bar.step(", ".join(v.label for v in group))
+            for variant, (result, got) in zip(group, work.measure(group), strict=True):
+                if result.error:
+                    failures.append(f"{variant.label}: {result.error}")
+                else:
+                    rows.append(Row(variant.key, variant.label, result, *largest_difference(got, expected)))
         bar.finish()
     device = gpu or "CPU"
     return Comparison(name, precision, device, shapes, _fastest(rows), failures, reference.versions)
@@ -137,21 +139,31 @@ class _Work:
             return [("as given", model)]
         return [(label, path) for label, path in json.loads(done.stdout.splitlines()[-1])]
 
-    def measure(self, variant: variants.Variant, budget_s: float | None = None) -> tuple[Result, dict[str, Array]]:
-        outputs = self.folder / "outputs.npz"
-        job = Job(
-            variant.model,
-            self.feed,
-            str(outputs),
-            variant.providers,
-            self._names,
-            ours=variant.ours,
-            bound=variant.bound,
-            budget_s=self._budget_s if budget_s is None else budget_s,
-            count_kernels=self._count_kernels,
-        )
-        result = Result(**run_job("cuvil_onnx.bench.worker", asdict(job), self.folder, stock=not variant.ours))
-        return result, {} if result.error else dict(np.load(outputs))
+    def measure(
+        self, group: Sequence[variants.Variant], budget_s: float | None = None
+    ) -> list[tuple[Result, dict[str, Array]]]:
+        """Result and outputs of each variant of a group, measured in one process."""
+        files = [str(self.folder / f"outputs{i}.npz") for i in range(len(group))]
+        jobs = [
+            Job(
+                variant.model,
+                self.feed,
+                file,
+                variant.providers,
+                self._names,
+                ours=variant.ours,
+                bound=variant.bound,
+                budget_s=self._budget_s if budget_s is None else budget_s,
+                count_kernels=self._count_kernels,
+            )
+            for variant, file in zip(group, files, strict=True)
+        ]
+        job = {"jobs": [asdict(j) for j in jobs]}
+        done = run_job("cuvil_onnx.bench.worker", job, self.folder, stock=not group[0].ours)
+        if "error" in done:
+            return [(Result(error=done["error"]), {}) for _ in group]
+        results = [Result(**result) for result in done["results"]]
+        return [(r, {} if r.error else dict(np.load(f))) for r, f in zip(results, files, strict=True)]
 
 
 def _save(model: onnx.ModelProto, path: Path) -> None:

@@ -16,7 +16,8 @@ import onnx
 
 def candidates(model_path: str, folder: Path, precision: str) -> list[tuple[str, str]]:
     """Label and path of each candidate; the model as given is one when no conversion is asked for or possible."""
-    found = [_attempt("converted", folder, lambda: _convert(onnx.load(model_path), precision))]
+    label = "float16 converter" if precision == "fp16" else "as given"
+    found = [_attempt(label, folder, lambda: _convert(onnx.load(model_path), precision))]
     found.append(_attempt("transformer optimizer", folder, lambda: _transformer(model_path, precision)))
     kept = [entry for entry in found if entry is not None]
     return kept or [("as given", model_path)]

@@ -1,16 +1,18 @@
-"""Measures one variant in a process of its own: ``python -m cuvil_onnx.bench.worker JOB.json RESULT.json``.
+"""Measures variants in a process of their own: ``python -m cuvil_onnx.bench.worker JOBS.json RESULTS.json``.
 
-Providers of different variants never share a process, and a crash costs one row of the table. The job names a model
-file, a feed (npz) and how to run it; the result holds figures, and the outputs go to an npz file.
+GPU providers of different variants never share a process, and a crash costs one row of the table. Variants that share
+one (all of them on the CPU) take turns. A job names a model file, a feed (npz) and how to run it; its result holds
+figures, and its outputs go to an npz file.
 """
 
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import json
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -19,7 +21,7 @@ import numpy as np
 import numpy.typing as npt
 import onnxruntime
 
-from cuvil_onnx.bench.timing import measure
+from cuvil_onnx.bench.timing import Timing, measure
 from cuvil_onnx.runtime import cuda_driver
 
 Array = npt.NDArray[Any]
@@ -58,48 +60,71 @@ class Result:
     versions: dict[str, str] = field(default_factory=dict)
 
 
-def run(job: Job) -> Result:
-    """Runs a job in this process."""
-    feed = dict(np.load(job.feed))
-    on_gpu = job.providers[0][0] != "CPUExecutionProvider"
-    free = cuda_driver.context(0).memory_info()[0] if on_gpu else 0
-    start = time.perf_counter()
-    session, captured = _session(job)
-    # A plain run of a stock session with CUDA Graph would capture its copies from the host: kept out with an id of -1.
-    plain = None if job.ours or not on_gpu else _run_options(-1)
-    outputs = dict(zip(job.output_names, session.run(job.output_names, feed, plain), strict=True))
-    start_s = time.perf_counter() - start
-    call: Callable[[], object] = lambda: session.run(job.output_names, feed, plain)  # noqa: E731
-    if job.bound and on_gpu:
-        from cuvil_onnx.bench.device_io import BoundIO
+class _Prepared:
+    """A session that is ready to be timed. A budget of 0 asks for its outputs alone."""
 
-        io = BoundIO(session, feed, outputs)
-        options = None if job.ours else _run_options(1 if captured else -1)
-        call = lambda: session.run_with_iobinding(io.binding, options)  # noqa: E731
-    timing = measure(call, job.budget_s)
-    if job.bound and on_gpu:
-        outputs = io.read()
-    # As float32 where NumPy's file format has no name for the type (bfloat16).
-    np.savez(job.outputs, **{n: a.astype(np.float32) if a.dtype.kind == "V" else a for n, a in outputs.items()})
-    result = Result(**asdict(timing), start_s=start_s, versions={"onnxruntime": onnxruntime.__version__})
-    if on_gpu:
-        result.memory_mb = (free - cuda_driver.context(0).memory_info()[0]) / 2**20
-    if job.ours:
-        result.captured = session.captured_graphs > 0
-        result.nodes_on_cpu = [
-            f"{n.op_type} {n.node}: {n.reason}"
-            for n in session.placement()
-            if n.provider == "CPUExecutionProvider" and "shape arithmetic" not in n.reason
-        ]
-    else:
-        result.captured = captured
-    if job.count_kernels and on_gpu:
-        from cuvil_onnx.bench.launches import count_kernels
+    def __init__(self, job: Job) -> None:
+        self.job = job
+        self._feed = feed = dict(np.load(job.feed))
+        self._on_gpu = job.providers[0][0] != "CPUExecutionProvider"
+        free = cuda_driver.context(0).memory_info()[0] if self._on_gpu else 0
+        self._free = free
+        start = time.perf_counter()
+        self._session, self._captured = session, captured = _session(job)
+        # A plain run of a stock session with CUDA Graph would capture its copies from the host: an id of -1 forbids it.
+        plain = None if job.ours or not self._on_gpu else _run_options(-1)
+        self._outputs = dict(zip(job.output_names, session.run(job.output_names, feed, plain), strict=True))
+        self._start_s = time.perf_counter() - start
+        self._io: Any = None
+        self.call: Callable[[], object] = lambda: session.run(job.output_names, feed, plain)
+        if job.bound and self._on_gpu:
+            from cuvil_onnx.bench.device_io import BoundIO
 
-        del session
-        with contextlib.suppress(Exception):  # a count that fails must not cost the timings
-            result.kernels = count_kernels(job.model, job.providers, feed, outputs)
-    return result
+            io = self._io = BoundIO(session, feed, self._outputs)
+            options = None if job.ours else _run_options(1 if captured else -1)
+            self.call = lambda: session.run_with_iobinding(io.binding, options)
+
+    def finish(self, timing: Timing | None) -> Result:
+        """The result; writes the outputs of the last run."""
+        outputs = self._outputs if self._io is None else self._io.read()
+        # As float32 where NumPy's file format has no name for the type (bfloat16).
+        saved = {n: a.astype(np.float32) if a.dtype.kind == "V" else a for n, a in outputs.items()}
+        np.savez(self.job.outputs, **saved)
+        result = Result(start_s=self._start_s, versions={"onnxruntime": onnxruntime.__version__})
+        if timing is not None:
+            result = dataclasses.replace(result, **asdict(timing))
+        if self._on_gpu:
+            result.memory_mb = (self._free - cuda_driver.context(0).memory_info()[0]) / 2**20
+        result.captured = self._captured
+        if self.job.ours:
+            result.captured = self._session.captured_graphs > 0
+            result.nodes_on_cpu = [
+                f"{n.op_type} {n.node}: {n.reason}"
+                for n in self._session.placement()
+                if self._on_gpu and n.provider == "CPUExecutionProvider" and "shape arithmetic" not in n.reason
+            ]
+        if self.job.count_kernels and self._on_gpu:
+            from cuvil_onnx.bench.launches import count_kernels
+
+            with contextlib.suppress(Exception):  # a count that fails must not cost the timings
+                result.kernels = count_kernels(self.job.model, self.job.providers, self._feed, outputs)
+        return result
+
+
+def run(jobs: Sequence[Job]) -> list[Result]:
+    """Runs jobs in this process, timed in turns; one that fails gives an error, and the others go on."""
+    prepared = [_attempt(_Prepared, job) for job in jobs]
+    ready = [p for p in prepared if isinstance(p, _Prepared)]
+    timed = [p for p in ready if p.job.budget_s > 0]
+    timings = dict(zip(map(id, timed), measure([p.call for p in timed], jobs[0].budget_s), strict=True))
+    return [p if isinstance(p, Result) else _attempt(_Prepared.finish, p, timings.get(id(p))) for p in prepared]
+
+
+def _attempt(function: Callable[..., Any], *args: Any) -> Any:
+    try:
+        return function(*args)
+    except Exception as error:
+        return Result(error=" ".join(f"{type(error).__name__}: {error}".split())[:500])
 
 
 def _session(job: Job) -> tuple[Any, bool]:
@@ -132,13 +157,11 @@ def _run_options(graph_id: int) -> Any:
 
 def main() -> None:
     job_file, result_file = sys.argv[1:3]
-    job = Job(**json.loads(Path(job_file).read_text()))
-    job.providers = [(name, options) for name, options in job.providers]
-    try:
-        result = run(job)
-    except Exception as error:
-        result = Result(error=" ".join(f"{type(error).__name__}: {error}".split())[:500])
-    Path(result_file).write_text(json.dumps(asdict(result)))
+    jobs = [Job(**job) for job in json.loads(Path(job_file).read_text())["jobs"]]
+    for job in jobs:
+        job.providers = [(name, options) for name, options in job.providers]
+    results = run(jobs)
+    Path(result_file).write_text(json.dumps({"results": [asdict(result) for result in results]}))
 
 
 if __name__ == "__main__":

@@ -46,6 +46,7 @@ class DeviceBuffer:
         self.nbytes = int(np.prod(shape, dtype=np.int64)) * self.dtype.itemsize
         self._memory = DeviceMemory(stream.context, self.nbytes)
         self._staging: Array | None = None
+        self._staging_address = 0
 
     def _place(self) -> tuple[Any, ...]:
         assert self.slot.element is not None
@@ -65,6 +66,7 @@ class DeviceBuffer:
                 self._staging = PinnedBuffer(self._stream.context, self.nbytes).array(self.dtype, self.shape)
             else:
                 self._staging = np.empty(self.shape, self.dtype)
+            self._staging_address = self._staging.ctypes.data
         return self._staging
 
     def load(self, tensor: Array | DeviceTensor) -> None:
@@ -73,16 +75,17 @@ class DeviceBuffer:
             if tensor.address != self._memory.address:
                 self._stream.copy_on_device(self._memory.address, tensor.address, self.nbytes)
             return
-        source = tensor
         if self.nbytes <= _STAGING_LIMIT:
-            source = self._host()
-            np.copyto(source, tensor)
-        self._stream.copy_to_device(self._memory.address, source.ctypes.data, self.nbytes)
+            np.copyto(self._host(), tensor)
+            address = self._staging_address
+        else:
+            address = tensor.ctypes.data
+        self._stream.copy_to_device(self._memory.address, address, self.nbytes)
 
     def start_read(self) -> Array:
         """Enqueues the copy to the host and returns the staging array, valid after the stream is synchronised."""
         host = self._host()
-        self._stream.copy_to_host(host.ctypes.data, self._memory.address, self.nbytes)
+        self._stream.copy_to_host(self._staging_address, self._memory.address, self.nbytes)
         return host
 
     def start_clone(self) -> Any:

@@ -14,7 +14,7 @@ from typing import Any
 def open_model(model: Any) -> Iterator[str | bytes]:
     """Yields a path or the serialized model for a path, bytes, ``ModelProto`` or the result of ``optimize``.
 
-    A ``ModelProto`` too large for one protobuf message (2 GB) goes through a temporary folder that is removed when
+    A model too large for one protobuf message (2 GB) goes through a temporary folder that is removed when
     the block ends: the session has read its weights by then. Raises TypeError for anything else.
     """
     if isinstance(model, str | os.PathLike):
@@ -31,6 +31,8 @@ def open_model(model: Any) -> Iterator[str | bytes]:
             f"not {type(model).__name__}"
         )
     try:
+        if optimized and _has_external_data(proto):
+            raise ValueError("its weights are outside")
         data: bytes = proto.SerializeToString()
     except Exception as error:  # the protobuf runtimes raise different classes for "too large"
         with tempfile.TemporaryDirectory(prefix="cuvil_onnx-") as folder:
@@ -42,6 +44,11 @@ def open_model(model: Any) -> Iterator[str | bytes]:
             yield str(path)
         return
     yield data
+
+
+def _has_external_data(proto: Any) -> bool:
+    # 1 is TensorProto.EXTERNAL; the result of `optimize` refers to the original's files when it exceeds 2 GB.
+    return any(tensor.data_location == 1 for tensor in proto.graph.initializer)
 
 
 def _save_with_external_data(proto: Any, path: Path, cause: Exception) -> None:

@@ -259,3 +259,25 @@ def test_what_is_not_offered_says_so(session):
         session.enable_fallback()
     with pytest.raises(AttributeError):
         session.no_such_thing  # noqa: B018
+
+
+class Large:
+    """Stands for an optimized model above 2 GB: its proto refers to files, only ``save`` writes all of it."""
+
+    report = ""
+
+    def __init__(self):
+        self.model = affine()
+        weight = onnx.numpy_helper.from_array(B, "b")
+        weight.data_location = TensorProto.EXTERNAL
+        weight.external_data.add(key="location", value="elsewhere.bin")
+        weight.ClearField("raw_data")
+        self.model.graph.initializer.append(weight)
+
+    def save(self, path):
+        onnx.save(affine(), path)
+
+
+def test_an_optimized_model_with_external_weights_goes_through_a_file():
+    session = cuvil_onnx.InferenceSession(Large(), providers=CPU)
+    np.testing.assert_array_equal(session.run(None, {"x": X, "b": B})[0], EXPECTED)
