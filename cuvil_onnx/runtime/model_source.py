@@ -30,20 +30,26 @@ def open_model(model: Any) -> Iterator[str | bytes]:
             "a model is a path, bytes, onnx.ModelProto or the result of cuvil_onnx.optimize, "
             f"not {type(model).__name__}"
         )
-    try:
-        if optimized and _has_external_data(proto):
-            raise ValueError("its weights are outside")
-        data: bytes = proto.SerializeToString()
-    except Exception as error:  # the protobuf runtimes raise different classes for "too large"
-        with tempfile.TemporaryDirectory(prefix="cuvil_onnx-") as folder:
-            path = Path(folder) / "model.onnx"
-            if optimized:
-                model.save(path)
-            else:
-                _save_with_external_data(proto, path, error)
-            yield str(path)
+    data = None if optimized and _has_external_data(proto) else _serialize(proto)
+    if data is not None:
+        yield data
         return
-    yield data
+    with tempfile.TemporaryDirectory(prefix="cuvil_onnx-") as folder:
+        path = Path(folder) / "model.onnx"
+        if optimized:
+            model.save(path)
+        else:
+            _save_with_external_data(proto, path)
+        yield str(path)
+
+
+def _serialize(proto: Any) -> bytes | None:
+    """The message's bytes; None when it is too large for one message."""
+    try:
+        data: bytes = proto.SerializeToString()
+    except Exception:  # the protobuf runtimes raise different classes for it
+        return None
+    return data
 
 
 def _has_external_data(proto: Any) -> bool:
@@ -51,12 +57,9 @@ def _has_external_data(proto: Any) -> bool:
     return any(tensor.data_location == 1 for tensor in proto.graph.initializer)
 
 
-def _save_with_external_data(proto: Any, path: Path, cause: Exception) -> None:
+def _save_with_external_data(proto: Any, path: Path) -> None:
     import onnx
 
     copy = onnx.ModelProto()
     copy.CopyFrom(proto)  # onnx.save moves the weights out of the message it is given
-    try:
-        onnx.save(copy, str(path), save_as_external_data=True, all_tensors_to_one_file=True, location="weights")
-    except Exception:
-        raise ValueError(f"the model cannot be serialized: {cause}") from cause
+    onnx.save(copy, str(path), save_as_external_data=True, all_tensors_to_one_file=True, location="weights")
