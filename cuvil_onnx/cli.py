@@ -190,7 +190,12 @@ def _write_chart(path: Path, result: Any) -> None:
 
     bars = [Bar(row.key, row.label, row.result.p50) for row in result.rows]
     text = bar_chart(f"{result.model} {result.precision} on {result.device}: median latency", [("", bars)])
-    path.write_text(text, encoding="utf-8")
+    part = path.with_name(f".{path.name}.{os.getpid()}")
+    try:
+        part.write_text(text, encoding="utf-8")
+        part.replace(path)  # so that a full disk leaves no half of a picture
+    finally:
+        part.unlink(missing_ok=True)
 
 
 def _verdict(result: Any) -> int:

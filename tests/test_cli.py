@@ -171,6 +171,11 @@ def test_a_full_disk_leaves_nothing_behind(capsys, model, tmp_path, monkeypatch)
     assert list(tmp_path.iterdir()) == []
 
 
+def test_a_chart_that_cannot_be_written(capsys, model, tmp_path):
+    chart = tmp_path / "no" / "c.svg"
+    assert str(chart.parent) in fails(capsys, "compare", model, "--cpu", "--seconds", 0.05, "--chart", chart)
+
+
 @pytest.mark.parametrize(
     ("arrays", "message"),
     [
