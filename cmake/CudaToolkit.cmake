@@ -24,11 +24,12 @@ get_filename_component(CUVIL_CUDART_DIR ${CUVIL_CUDART} DIRECTORY)
 # nvcc links its own test program while CMake probes it, and pip's layout has lib where nvcc looks in lib64.
 set(CMAKE_CUDA_FLAGS_INIT "-L${CUVIL_CUDART_DIR}")
 
+# The compiler's own headers go first: pip's runtime package may lie beside them without the crt headers it needs.
 set(CUVIL_CUDA_INCLUDES "")
 foreach(header cuda_runtime_api.h cublasLt.h cudnn.h nvrtc.h cudnn_frontend.h)
   string(MAKE_C_IDENTIFIER "CUVIL_DIR_${header}" variable)
-  find_path(${variable} ${header} HINTS $ENV{CUVIL_CUDA_HEADERS} PATHS ${PIP_NVIDIA} ${CUVIL_CUDA_ROOT}
-            PATH_SUFFIXES include cu13/include cudnn/include REQUIRED)
+  find_path(${variable} ${header} HINTS $ENV{CUVIL_CUDA_HEADERS} ${CUVIL_CUDA_ROOT} ${PIP_NVIDIA}
+            PATH_SUFFIXES include cu13/include cudnn/include NO_DEFAULT_PATH REQUIRED)
   list(APPEND CUVIL_CUDA_INCLUDES ${${variable}})
 endforeach()
 list(REMOVE_DUPLICATES CUVIL_CUDA_INCLUDES)
