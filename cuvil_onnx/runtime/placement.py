@@ -7,6 +7,9 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 
+_SHOWN = 8  # nodes named for each reason; the list itself has all of them
+
+
 class NodePlacement(NamedTuple):
     """A node, the provider that runs it, and why the GPU's provider does not ("" when it does)."""
 
@@ -33,7 +36,13 @@ class Placement(list[NodePlacement]):
     def __str__(self) -> str:
         lines = [f"{provider}: {count} nodes" for provider, count in self.counts().items()]
         lines.append(f"CUDA Graph: {self.cuda_graph}")
-        lines += [f"  {n.op_type} {n.node!r} on {n.provider}: {n.reason}" for n in self if n.reason]
+        by_reason: dict[tuple[str, str], list[str]] = {}
+        for n in self:
+            if n.reason:
+                by_reason.setdefault((n.provider, n.reason), []).append(f"{n.op_type} {n.node!r}")
+        for (provider, reason), nodes in by_reason.items():
+            more = f" and {len(nodes) - _SHOWN} more" if len(nodes) > _SHOWN else ""
+            lines.append(f"  {provider}, {reason}: {', '.join(nodes[:_SHOWN])}{more}")
         return "\n".join(lines)
 
 

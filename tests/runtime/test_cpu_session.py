@@ -219,7 +219,9 @@ def test_placement_names_nodes_and_reason(session):
         ("add", "Add", CPU[0]),
     ]
     assert report.counts() == {CPU[0]: 2}
-    assert "not among the session's providers" in str(report)
+    text = str(report)
+    assert text.count("not among the session's providers") == 1
+    assert "Relu 'relu', Add 'add'" in text
 
 
 def test_devices_on_the_session_options_are_respected():
