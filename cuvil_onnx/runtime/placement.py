@@ -6,7 +6,6 @@ import json
 from pathlib import Path
 from typing import Any, NamedTuple
 
-
 _SHOWN = 8  # nodes named for each reason; the list itself has all of them
 
 
