@@ -61,18 +61,20 @@ Elementwise quick_gelu(const NodeView& node) {
   return b.finish(with_params(b, node, PwOp::kQuickGelu, b.load(0), "alpha", 1.702f));
 }
 
+// Compared and shifted in f32 (f64), as the attributes are f32.
 Elementwise shrink(const NodeView& node) {
   ProgramBuilder b(node);
-  const int x = b.load(0);
-  const DType t = b.dtype_of(x);
+  const int given = b.load(0);
+  const DType t = b.dtype_of(given), wide = t == DType::kF64 ? t : DType::kF32;
   require(is_float(t), "Shrink of ", name_of(t), " is not supported");
+  const int x = b.cast(given, wide);
   const float lambda = node.get<float>("lambd", 0.5f);
-  const int bias = b.constant(t, node.get<float>("bias", 0.0f));
-  const int above = b.emit(PwOp::kGreater, DType::kBool, {x, b.constant(t, lambda)});
-  const int below = b.emit(PwOp::kLess, DType::kBool, {x, b.constant(t, -lambda)});
-  const int lowered = b.emit(PwOp::kSub, t, {x, bias}), raised = b.emit(PwOp::kAdd, t, {x, bias});
-  const int otherwise = b.emit(PwOp::kWhere, t, {above, lowered, b.constant(t, 0)});
-  return b.finish(b.emit(PwOp::kWhere, t, {below, raised, otherwise}));
+  const int bias = b.constant(wide, node.get<float>("bias", 0.0f));
+  const int above = b.emit(PwOp::kGreater, DType::kBool, {x, b.constant(wide, lambda)});
+  const int below = b.emit(PwOp::kLess, DType::kBool, {x, b.constant(wide, -lambda)});
+  const int lowered = b.emit(PwOp::kSub, wide, {x, bias}), raised = b.emit(PwOp::kAdd, wide, {x, bias});
+  const int otherwise = b.emit(PwOp::kWhere, wide, {above, lowered, b.constant(wide, 0)});
+  return b.finish(b.cast(b.emit(PwOp::kWhere, wide, {below, raised, otherwise}), t));
 }
 
 Elementwise gelu(const NodeView& node) {
