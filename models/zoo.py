@@ -5,7 +5,9 @@ from __future__ import annotations
 import functools
 import importlib
 import importlib.metadata
+import os
 import pkgutil
+import zipfile
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -59,7 +61,15 @@ def get(name: str) -> ZooModel:
 
 
 def file_of_package(package: str, suffix: str) -> Path:
-    """The installed file of a pip package whose path ends with ``suffix``, without importing the package."""
+    """The file of a pip package whose path ends with ``suffix``, without importing the package.
+
+    Looked for in the folder ``CUVIL_MODELS`` first (the file itself, or a wheel that holds it: for machines that reach
+    no package registry), then among the installed packages. Raises MissingModelError.
+    """
+    folder = os.environ.get("CUVIL_MODELS")
+    found = _in_folder(Path(folder), suffix) if folder else None
+    if found is not None:
+        return found
     try:
         files = importlib.metadata.files(package) or []
     except importlib.metadata.PackageNotFoundError:
@@ -68,3 +78,15 @@ def file_of_package(package: str, suffix: str) -> Path:
         if str(file).endswith(suffix):
             return Path(str(file.locate()))
     raise MissingModelError(f"package {package} holds no file that ends with {suffix}")
+
+
+def _in_folder(folder: Path, suffix: str) -> Path | None:
+    for path in sorted(folder.rglob("*.onnx")):
+        if str(path).endswith(suffix):
+            return path
+    for wheel in sorted(folder.glob("*.whl")):
+        with zipfile.ZipFile(wheel) as archive:
+            for name in archive.namelist():
+                if name.endswith(suffix):
+                    return Path(archive.extract(name, folder / "unpacked"))
+    return None

