@@ -117,16 +117,7 @@ def _make_pointwise(
                 operands[operand], mapped[operand] = _scalar(program, writer, operand)
         result = compile_node(program, node, [None if v is None else operands[v] for v in node.inputs])
         operands[node.outputs[0]] = result
-        copy = ir.Node(
-            node.domain,
-            node.op_type,
-            [None if v is None else mapped[v] for v in node.inputs],
-            list(node.attributes.values()),
-            overload=node.overload,
-            outputs=[ir.val(f"v{len(writer.nodes)}")],
-        )
-        mapped[node.outputs[0]] = copy.outputs[0]
-        writer.nodes.append(copy)
+        mapped[node.outputs[0]] = _copy(writer, node, [None if v is None else mapped[v] for v in node.inputs], result)
         domains.add(node.domain)
     attrs = {
         "program": program.instructions,
@@ -135,7 +126,7 @@ def _make_pointwise(
     call = Call(spec.name, tuple(values), len(region.outputs), _complete(spec, attrs), opset, dtype)
     _check(spec, call)
     function = _function(spec, writer, formals, [mapped[v] for v in region.outputs], opset)
-    for domain in sorted(domains - {""}):
+    for domain in sorted(domains - {"", DOMAIN}):
         function.graph.opset_imports[domain] = 1
     node = _node(spec, call, function)
     for old, new in zip(region.outputs, node.outputs, strict=True):
@@ -143,6 +134,19 @@ def _make_pointwise(
         if old.shape is not None:
             new.shape = old.shape
     return node, function
+
+
+def _copy(writer: Body, node: ir.Node, inputs: Sequence[ir.Value | None], result: Operand) -> ir.Value:
+    """Appends `node` as it is; cuvil::Gelu written out, since ONNX Runtime inlines no function inside a function."""
+    if node.domain == DOMAIN:
+        (x,) = inputs
+        assert x is not None
+        name = "GeluTanh" if node.attributes.get_string("approximate", "none") == "tanh" else "Gelu"
+        return writer.activation(name, [], x, result.dtype)
+    output = ir.val(f"v{len(writer.nodes)}")
+    attributes = list(node.attributes.values())
+    writer.nodes.append(ir.Node(node.domain, node.op_type, inputs, attributes, outputs=[output]))
+    return output
 
 
 def _scalar(program: Program, writer: Body, value: ir.Value) -> tuple[Operand, ir.Value]:

@@ -122,7 +122,7 @@ result's type. Each result is rounded to its dtype and nothing is contracted: th
 - same type in and out: `add sub mul div pow mod fmod min max prelu(x, slope)`, `neg abs sqrt reciprocal exp log erf
   tanh sigmoid sin cos tan asin acos atan sinh cosh asinh acosh atanh floor ceil round sign relu softplus softsign
   hardswish gelu gelu_tanh silu mish identity`
-- with constant operands of the same type or f32: `leaky_relu(x, alpha) elu(x, alpha) selu(x, alpha, gamma) celu(x, alpha)
+- with constant operands, also of f32: `leaky_relu(x, alpha) elu(x, alpha) selu(x, alpha, gamma) celu(x, alpha)
   hard_sigmoid(x, alpha, beta) thresholded_relu(x, alpha) quick_gelu(x, alpha)`; `clip(x, low, high)` with any operands
 - to bool: `equal less less_equal greater greater_equal`, `isnan isinf`; of bools: `and or xor not`;
   of integers: `bitand bitor bitxor bitnot shl shr`; `where(condition, a, b)`

@@ -52,8 +52,8 @@ def follow(
     """
     epilogue = Epilogue(result, biases=[] if bias is None else [bias], residual=residual)
     while True:
-        add = ctx.single_user(epilogue.output, "Add")
-        if add is None or not _take(epilogue, add, is_bias, ctx):
+        add = ctx.single_user(epilogue.output)
+        if add is None or not _is_addition(add) or not _take(epilogue, add, is_bias, ctx):
             break
         epilogue.nodes.append(add)
         epilogue.output = add.outputs[0]
@@ -63,6 +63,11 @@ def follow(
         epilogue.nodes += activation.nodes
         epilogue.output = activation.output
     return epilogue
+
+
+def _is_addition(node: ir.Node) -> bool:
+    """Add, or Caffe2's way to write it."""
+    return node.domain == "" and node.op_type in ("Add", "Sum") and len(node.inputs) == 2
 
 
 def merged_bias(biases: list[ir.Value], ctx: GraphContext, hint: str) -> ir.Value | None:

@@ -32,7 +32,7 @@ class Pointwise(Rule):
         if ctx.opset() < LOWEST_OPSET or not eligible(node, ctx):
             return None
         region = grow(node, ctx)
-        if len(region.nodes) < 2:
+        if len(region.nodes) < 2 or not region.outputs:
             return None
         return Match(node, region.nodes, region.outputs, attrs={"region": region})
 

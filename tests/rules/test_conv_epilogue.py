@@ -70,7 +70,7 @@ def test_activations(body: str, name: str, params: list[float]) -> None:
 
 
 def test_bias_residual_and_activation_in_any_order() -> None:
-    for body in ("d = Add(c, channel) e = Add(d, z) y = Relu(e)", "d = Add(z, c) e = Add(channel, d) y = Relu(e)"):
+    for body in ("d = Add(c, channel) e = Add(d, z) y = Relu(e)", "d = Sum(z, c) e = Add(channel, d) y = Relu(e)"):
         node, found = fused(body)
         assert node.input[3] == "z" and node.input[2] and found["activation"] == "Relu"
 

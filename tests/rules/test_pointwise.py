@@ -175,3 +175,10 @@ def test_equal_regions_share_a_function() -> None:
     body = "a = Add(x, z) b = Relu(a) s = Softmax(b) c = Add(s, z) d = Relu(c) y = Softmax(d)"
     result = fused(made(body), nodes=2)
     assert len(result.functions) == 1
+
+
+def test_gelu_of_old_opsets_joins_a_region() -> None:
+    body = "u = Div(x, r) e = Erf(u) a = Add(e, one) p = Mul(x, a) g = Mul(p, half) y = Mul(g, z)"
+    model = made(body, opset=13, r=np.float32(2**0.5), one=np.float32(1), half=np.float32(0.5))
+    result = fires(model, "pointwise", "gelu_erf", "dead_code")
+    assert ops(result) == {"cuvil::Pointwise": 1} and "gelu.f32 0" in program(result)
