@@ -20,8 +20,8 @@ from cuvil_onnx.bench.kernels import BYTES_PER_ELEMENT, cast_add_relu
 from cuvil_onnx.bench.process import run_job
 from cuvil_onnx.bench.record import Record
 from cuvil_onnx.bench.variants import CPU, CUDA, Providers
-from cuvil_onnx.cli import gpu_name
-from cuvil_onnx.runtime.registration import EP_NAME
+from cuvil_onnx.runtime.devices import devices
+from cuvil_onnx.runtime.registration import EP_NAME, unavailable_reason
 
 METRIC = "pointwise/cast_add_relu_64Mi"
 
@@ -42,9 +42,11 @@ def main() -> int:
     parser.add_argument("--mi", type=int, default=64, help="elements in Mi (recorded for 64 only)")
     parser.add_argument("--out", type=Path, default=RESULTS)
     args = parser.parse_args()
-    gpu = gpu_name()
-    if gpu is None:
+    reason = unavailable_reason()
+    if reason is not None:
+        print(f"compare_pointwise needs a GPU: {reason}", file=sys.stderr)
         return 2
+    gpu = devices()[0].name
     elements = args.mi << 20
     with tempfile.TemporaryDirectory(prefix="cuvil-pointwise-") as name:
         folder = Path(name)
