@@ -89,7 +89,7 @@ std::string supports(const NodeView& node) {
   if (node.has_output(1)) return "the Indices output is not supported";
   if (const auto x = node.input_shape(0); x && !kind_of(node).global && x->rank() > 2 + kMaxSpatial)
     return concat("X has rank ", x->rank(), "; 1 to 3 spatial dimensions are served");
-  AutoPad auto_pad;
+  AutoPad auto_pad = AutoPad::kNotSet;
   if (std::string reason = parse_auto_pad(node.get<std::string>("auto_pad", ""), &auto_pad); !reason.empty())
     return reason;
   const auto ints = [&](const char* name) { return node.get<std::vector<int64_t>>(name, {}); };
