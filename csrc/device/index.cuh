@@ -49,6 +49,19 @@ struct Div64 {
   }
 };
 
+// A tensor of int64 (wide) or int32 indices.
+__device__ __forceinline__ int64_t read_index(const void* indices, bool wide, int64_t i) {
+  return wide ? static_cast<const int64_t*>(indices)[i] : static_cast<const int32_t*>(indices)[i];
+}
+
+// An index that counts from the end when negative, to [0, extent); -1 after raising the flag when it is outside.
+__device__ __forceinline__ int64_t resolve_index(int64_t index, int64_t extent, int* out_of_range) {
+  if (index < 0) index += extent;
+  if (index >= 0 && index < extent) return index;
+  if (out_of_range) *out_of_range = 1;
+  return -1;
+}
+
 // Largest element count that 32-bit indices address.
 constexpr int64_t kMaxIndex32 = (int64_t{1} << 31) - 1;
 

@@ -7,18 +7,6 @@ namespace {
 
 constexpr int kThreads = 256;
 
-__device__ __forceinline__ int64_t read_index(const void* indices, bool wide, int64_t i) {
-  return wide ? static_cast<const int64_t*>(indices)[i] : static_cast<const int32_t*>(indices)[i];
-}
-
-// The index in [0, extent), or -1 after raising the flag.
-__device__ __forceinline__ int64_t resolve(int64_t index, int64_t extent, int* out_of_range) {
-  if (index < 0) index += extent;
-  if (index >= 0 && index < extent) return index;
-  if (out_of_range) *out_of_range = 1;
-  return -1;
-}
-
 // `inner`, `data` and `output` are in units of T here.
 template <typename T, typename Div>
 __global__ void __launch_bounds__(kThreads)
@@ -29,7 +17,7 @@ __global__ void __launch_bounds__(kThreads)
     typename Div::Index row, column, outer, j;
     inner.divmod(static_cast<typename Div::Index>(i), row, column);
     count.divmod(row, outer, j);
-    const int64_t index = resolve(read_index(indices, wide, j), axis, out_of_range);
+    const int64_t index = device::resolve_index(device::read_index(indices, wide, j), axis, out_of_range);
     T v{};
     if (index >= 0) v = data[(static_cast<int64_t>(outer) * axis + index) * inner.divisor + column];
     output[i] = v;
@@ -46,7 +34,8 @@ __global__ void __launch_bounds__(kThreads) gather_elements(GatherElementsParams
       if (d != p.axis) offset += r * p.data_stride[d];
       rest = q;
     }
-    const int64_t index = resolve(read_index(p.indices, p.indices64, i), p.axis_extent, p.out_of_range);
+    const int64_t index =
+        device::resolve_index(device::read_index(p.indices, p.indices64, i), p.axis_extent, p.out_of_range);
     T v{};
     if (index >= 0) v = static_cast<const T*>(p.data)[offset + index * p.data_stride[p.axis]];
     static_cast<T*>(p.output)[i] = v;
@@ -62,7 +51,7 @@ __global__ void __launch_bounds__(kThreads) gather_nd(GatherNDParams p) {
     int64_t offset = tuple / p.per_batch * p.batch_stride + (i - tuple * p.inner);
     bool inside = true;
     for (int d = 0; d < p.depth; ++d) {
-      const int64_t index = resolve(indices[tuple * p.depth + d], p.extent[d], p.out_of_range);
+      const int64_t index = device::resolve_index(indices[tuple * p.depth + d], p.extent[d], p.out_of_range);
       inside = inside && index >= 0;
       offset += index * p.stride[d];
     }
