@@ -3,34 +3,24 @@
 Before: q, k, v [B, S, N * H], each Reshape [B, S, N, H] and Transpose [B, N, S, H] (k perhaps straight to
         [B, N, H, S]); MatMul(q, k'), a constant scale on q, k or the scores, an additive mask, Softmax, MatMul with v,
         Transpose [B, S, N, H], Reshape [B, S, N * H].
-After:  cuvil::Attention(q, k, v, mask); heads and sizes are read from the shapes.
+        q, k and v may also be parts of one tensor: Reshape [B, S, 3, N, H], Transpose [3, B, N, S, H], then Gather,
+        Slice or Split.
+After:  cuvil::Attention(q, k, v, mask), or packed (qkv, mask); heads and sizes are read from the shapes.
 Exactness: rounding; the scale is applied at another place and the softmax is computed in pieces.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import Any
 
 import onnx_ir as ir
 
-from cuvil_onnx.rewrite.graph import Dim, GraphContext
+from cuvil_onnx.rewrite.graph import GraphContext
 from cuvil_onnx.rewrite.pattern import operands
 from cuvil_onnx.rewrite.rule import Exactness, Match, Phase, Refusal, Replacement, Rule
-from cuvil_onnx.rules._common import TENSOR_CORE_TYPES, dims, fits, make, scalar_factor
-
-_SPLIT = (0, 2, 1, 3)  # [B, S, N, H] <-> [B, N, S, H]
-_SPLIT_TRANSPOSED = (0, 2, 3, 1)  # [B, S, N, H] -> [B, N, H, S]
-
-
-@dataclass
-class _Branch:
-    """Where q, k or v comes from: `source` is [B, S, heads * head_size]."""
-
-    source: ir.Value
-    heads: Dim
-    head_size: Dim
-    scale: float
-    nodes: list[ir.Node]
+from cuvil_onnx.rules._common import TENSOR_CORE_TYPES, dims, fits, make
+from cuvil_onnx.rules._heads import SPLIT, Branch, branch, scale_of
 
 
 @dataclass
@@ -59,13 +49,13 @@ class Attention(Rule):
         scores = _scores(node, ctx)
         if not isinstance(scores, _Scores):
             return scores
-        q = _branch(scores.product.inputs[0], False, ctx)
-        k = _branch(scores.product.inputs[1], True, ctx)
-        v = _branch(context.inputs[1], False, ctx)
-        for branch, name in ((q, "queries"), (k, "keys"), (v, "values")):
-            if not isinstance(branch, _Branch):
-                return Refusal(f"the {name} are not a [B, S, N * H] tensor split into heads", branch or scores.product)
-        assert isinstance(q, _Branch) and isinstance(k, _Branch) and isinstance(v, _Branch)
+        q = branch(scores.product.inputs[0], False, ctx)
+        k = branch(scores.product.inputs[1], True, ctx)
+        v = branch(context.inputs[1], False, ctx)
+        for side, name in ((q, "queries"), (k, "keys"), (v, "values")):
+            if not isinstance(side, Branch):
+                return Refusal(f"the {name} are not a [B, S, N * H] tensor split into heads", side or scores.product)
+        assert isinstance(q, Branch) and isinstance(k, Branch) and isinstance(v, Branch)
         problem = _check(node, q, k, v, scores, ctx)
         if problem is not None:
             return problem
@@ -75,8 +65,11 @@ class Attention(Rule):
         if ctx.dtype(merged[-1].outputs[0]) != ctx.dtype(q.source):
             return Refusal("the result has another element type than the queries", merged[-1])
         nodes = [node, context, scores.product, *scores.nodes, *casts, *q.nodes, *k.nodes, *v.nodes, *merged]
-        values = {"q": q.source, "k": k.source, "v": v.source, "mask": scores.mask}
-        attrs = {"num_heads": q.heads, "scale": scores.scale * q.scale * k.scale}
+        packed = q.part is not None
+        values = {"q": q.source, "mask": scores.mask}
+        values |= {"k": None if packed else k.source, "v": None if packed else v.source}
+        attrs: dict[str, Any] = {"num_heads": q.heads, "scale": scores.scale * q.scale * k.scale}
+        attrs["layout"] = "packed" if packed else "separate"
         kept = tuple(dict.fromkeys(nodes))
         return Match(node, kept, outputs=merged[-1].outputs, values=values, attrs=attrs)
 
@@ -84,7 +77,7 @@ class Attention(Rule):
         values = match.values
         dtype = ctx.dtype(values["q"])
         assert dtype is not None
-        attrs = {**match.attrs, "causal": 0, "layout": "separate"}
+        attrs = {**match.attrs, "causal": 0}
         inputs = [values[name] for name in ("q", "k", "v", "mask")]
         node, function = make("Attention", inputs, attrs, ctx, dtype, match.outputs)
         return Replacement((node,), node.outputs, (function,))
@@ -101,7 +94,7 @@ def _scores(softmax: ir.Node, ctx: GraphContext) -> _Scores | Refusal | None:
             return None
         if node.op_type == "MatMul":
             return _Scores(node, scale, mask, found)
-        scaled = scalar_factor(node, ctx)
+        scaled = scale_of(node, ctx)
         if scaled is not None:
             scale *= scaled[1]
             value = scaled[0]
@@ -130,7 +123,7 @@ def _is_score(value: ir.Value, ctx: GraphContext) -> bool:
         node = ctx.producer(pending.pop())
         if node is None or node.domain != "":
             continue
-        scaled = scalar_factor(node, ctx)
+        scaled = scale_of(node, ctx)
         if node.op_type == "MatMul" and ctx.rank(node.outputs[0]) == 4:
             return True
         if scaled is not None:
@@ -140,51 +133,11 @@ def _is_score(value: ir.Value, ctx: GraphContext) -> bool:
     return False
 
 
-def _branch(value: ir.Value | None, transposed: bool, ctx: GraphContext) -> _Branch | ir.Node | None:
-    """Reads value = [B, N, S, H] (transposed: [B, N, H, S]) back to the [B, S, N * H] tensor it was split from."""
-    nodes: list[ir.Node] = []
-    scale, order, node = 1.0, list(range(4)), None
-    while True:
-        node = ctx.producer(value)
-        scaled = None if node is None else scalar_factor(node, ctx)
-        if node is None or node.domain != "":
-            return node
-        if node.op_type == "Reshape":
-            break
-        if scaled is not None:
-            scale *= scaled[1]
-            value = scaled[0]
-        elif node.op_type == "Transpose" and len(ctx.attr(node, "perm", ())) == 4:
-            perm = ctx.attr(node, "perm")
-            order = [perm[i] for i in order]
-            value = node.inputs[0]
-        else:
-            return node
-        nodes.append(node)
-    nodes.append(node)
-    split, source = dims(node.outputs[0], ctx), node.inputs[0]
-    if tuple(order) != (_SPLIT_TRANSPOSED if transposed else _SPLIT) or split is None or source is None:
-        return node
-    # A scale may also stand before the reshape.
-    before = ctx.producer(source)
-    scaled = None if before is None else scalar_factor(before, ctx)
-    if before is not None and scaled is not None and ctx.single_user(source) is node:
-        source, scale = scaled[0], scale * scaled[1]
-        nodes.append(before)
-    whole = dims(source, ctx)
-    heads, size = split[2:] if len(split) == 4 else (None, None)
-    if whole is None or len(whole) != 3 or whole[:2] != split[:2] or None in whole[:2]:
-        return node
-    if not isinstance(heads, int) or not isinstance(size, int) or whole[2] != heads * size:
-        return node
-    return _Branch(source, heads, size, scale, nodes)
-
-
 def _merge(context: ir.Node, ctx: GraphContext) -> list[ir.Node] | None:
     """The transpose and the reshape that merge the heads again."""
     transpose = ctx.single_user(context.outputs[0], "Transpose")
     reshape = None if transpose is None else ctx.single_user(transpose.outputs[0], "Reshape")
-    if transpose is None or reshape is None or tuple(ctx.attr(transpose, "perm", ())) != _SPLIT:
+    if transpose is None or reshape is None or tuple(ctx.attr(transpose, "perm", ())) != SPLIT:
         return None
     split, whole = dims(transpose.outputs[0], ctx), dims(reshape.outputs[0], ctx)
     if split is None or whole is None or len(whole) != 3 or whole[:2] != split[:2] or None in whole[:2]:
@@ -192,7 +145,7 @@ def _merge(context: ir.Node, ctx: GraphContext) -> list[ir.Node] | None:
     return [transpose, reshape]
 
 
-def _check(softmax: ir.Node, q: _Branch, k: _Branch, v: _Branch, scores: _Scores, ctx: GraphContext) -> Refusal | None:
+def _check(softmax: ir.Node, q: Branch, k: Branch, v: Branch, scores: _Scores, ctx: GraphContext) -> Refusal | None:
     """The conditions under which the fused op computes the same."""
     if ctx.attr(softmax, "axis", -1 if ctx.opset() >= 13 else 1) not in (-1, 3):
         return Refusal("the softmax is not over the keys", softmax)
@@ -203,6 +156,11 @@ def _check(softmax: ir.Node, q: _Branch, k: _Branch, v: _Branch, scores: _Scores
         return Refusal("queries, keys and values have different element types", softmax)
     if not q.heads == k.heads == v.heads or not q.head_size == k.head_size == v.head_size:
         return Refusal("queries, keys and values are split into different heads (grouped or multi-query)", softmax)
+    parts = (q.part, k.part, v.part)
+    if parts != (None, None, None) and (parts != (0, 1, 2) or not q.source is k.source is v.source):
+        return Refusal("queries, keys and values are not the three parts of one tensor in this order", softmax)
+    if v.scale != 1.0:
+        return Refusal("the values are scaled", softmax)
     left, keys, values = dims(q.source, ctx), dims(k.source, ctx), dims(v.source, ctx)
     assert left is not None and keys is not None and values is not None
     if left[0] != keys[0] or keys[:2] != values[:2]:

@@ -121,6 +121,43 @@ def test_half_with_float32_softmax() -> None:
     assert ops(result) == {"cuvil::Attention": 1}
 
 
+PACKED_HEAD = "(float[B,S,96] x) => (float[B,S,32] y)"
+PACKED = "r = Reshape(x, five) t = Transpose<perm=[2,0,3,1,4]>(r) "
+PACKED_SCORES = "ks = Transpose<perm=[0,1,3,2]>(kt) qs = Mul(qt, scale) qz = Add(qs, zero) qk = MatMul(qz, ks) p = Softmax<axis=-1>(qk) "
+CHOICES = {
+    "gather": "qt = Gather<axis=0>(t, i0) kt = Gather<axis=0>(t, i1) vt = Gather<axis=0>(t, i2) ",
+    "slice": "".join(
+        f"{n}s = Slice(t, a{i}, a{i + 1}, a0, a1) {n}t = Squeeze({n}s, a0) ".replace("qs", "q1")
+        for i, n in enumerate("qkv")
+    )
+    .replace("ks =", "k1 =")
+    .replace("(ks,", "(k1,"),
+    "split": "q1, k1, v1 = Split<axis=0>(t) qt = Squeeze(q1, a0) kt = Squeeze(k1, a0) vt = Squeeze(v1, a0) ",
+}
+INDICES = {f"i{i}": np.array(i) for i in range(3)} | {f"a{i}": np.array([i]) for i in range(4)}
+
+
+def packed(choice: str, **changes: np.ndarray) -> onnx.ModelProto:
+    shapes = {"five": np.array([0, 0, 3, N, H]), "zero": np.float32(0)}
+    return made(PACKED + choice + PACKED_SCORES + MERGE, PACKED_HEAD, **{**shapes, **INDICES, **changes})
+
+
+@pytest.mark.parametrize("kind", list(CHOICES))
+def test_three_parts_of_one_tensor(kind: str) -> None:
+    node = fused(packed(CHOICES[kind]), scale=pytest.approx(0.25), layout="packed")
+    assert list(node.input) == ["x"]
+
+
+def test_parts_in_another_order_are_refused() -> None:
+    choice = CHOICES["gather"].replace("(t, i0)", "(t, i3)").replace("(t, i1)", "(t, i0)").replace("i3", "i1")
+    refused(packed(choice), "attention", "three parts of one tensor")
+
+
+def test_scaled_values_are_refused() -> None:
+    choice = CHOICES["gather"].replace("vt =", "v1 =") + "vt = Mul(v1, scale) "
+    refused(packed(choice), "attention", "values are scaled")
+
+
 @pytest.mark.parametrize(
     ("change", "reason"),
     [

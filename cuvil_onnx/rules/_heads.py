@@ -1,0 +1,129 @@
+"""Reads one operand of attention back to the tensor that was split into heads."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import onnx_ir as ir
+
+from cuvil_onnx.rewrite.graph import GraphContext
+from cuvil_onnx.rules._common import dims, scalar_factor, scalar_term
+
+SPLIT = (0, 2, 1, 3)  # [B, S, N, H] <-> [B, N, S, H]
+_SPLIT_TRANSPOSED = (0, 2, 3, 1)  # [B, S, N, H] -> [B, N, H, S]
+_SPLIT_PACKED = (2, 0, 3, 1, 4)  # [B, S, 3, N, H] -> [3, B, N, S, H]
+_PACKED_ORDERS = {False: (0, 1, 2, 3), True: (0, 1, 3, 2)}
+
+
+@dataclass
+class Branch:
+    """Where q, k or v comes from.
+
+    Attributes:
+        source: [B, S, heads * head_size], or three times as wide when `part` is given.
+        part: which third of `source` it is.
+        scale: constant factor on the way.
+    """
+
+    source: ir.Value
+    heads: int
+    head_size: int
+    scale: float
+    nodes: list[ir.Node]
+    part: int | None = None
+
+
+def scale_of(node: ir.Node, ctx: GraphContext) -> tuple[ir.Value, float] | None:
+    """(x, c) when the node computes x * c; also x + 0, which some exporters write after each scale."""
+    scaled = scalar_factor(node, ctx)
+    if scaled is not None:
+        return scaled
+    term = scalar_term(node, ctx)
+    return (term[0], 1.0) if term is not None and term[1] == 0.0 else None
+
+
+def branch(value: ir.Value | None, transposed: bool, ctx: GraphContext) -> Branch | ir.Node | None:
+    """Reads value = [B, N, S, H] (transposed: [B, N, H, S]) back; the node where that fails, None at an input."""
+    nodes: list[ir.Node] = []
+    scale, order = 1.0, list(range(4))
+    while True:
+        node = ctx.producer(value)
+        if node is None or node.domain != "":
+            return node
+        scaled = scale_of(node, ctx)
+        if scaled is not None:
+            scale *= scaled[1]
+            value = scaled[0]
+        elif node.op_type == "Transpose" and len(ctx.attr(node, "perm", ())) == 4:
+            perm = ctx.attr(node, "perm")
+            order = [perm[i] for i in order]
+            value = node.inputs[0]
+        else:
+            break
+        nodes.append(node)
+    if node.op_type == "Reshape":
+        correct = tuple(order) == (_SPLIT_TRANSPOSED if transposed else SPLIT)
+        return _separate(node, scale, nodes, ctx) if correct else node
+    correct = tuple(order) == _PACKED_ORDERS[transposed]
+    return _packed(node, scale, nodes, ctx) if correct else node
+
+
+def _separate(reshape: ir.Node, scale: float, nodes: list[ir.Node], ctx: GraphContext) -> Branch | ir.Node:
+    """[B, S, N * H] reshaped to [B, S, N, H]; a scale may also stand before that."""
+    source = reshape.inputs[0]
+    assert source is not None
+    nodes = [*nodes, reshape]
+    before = ctx.producer(source)
+    scaled = None if before is None else scale_of(before, ctx)
+    if before is not None and scaled is not None and ctx.single_user(source) is reshape:
+        source, scale = scaled[0], scale * scaled[1]
+        nodes.append(before)
+    split, whole = dims(reshape.outputs[0], ctx), dims(source, ctx)
+    if split is None or whole is None or len(split) != 4 or len(whole) != 3:
+        return reshape
+    heads, size = split[2:]
+    if whole[:2] != split[:2] or None in whole[:2] or not isinstance(heads, int) or not isinstance(size, int):
+        return reshape
+    return Branch(source, heads, size, scale, nodes) if whole[2] == heads * size else reshape
+
+
+def _packed(node: ir.Node, scale: float, nodes: list[ir.Node], ctx: GraphContext) -> Branch | ir.Node:
+    """One of three parts of [3, B, N, S, H], which was [B, S, 3, N, H] and [B, S, 3 * N * H] before."""
+    chosen = _choose(node, ctx)
+    transpose = None if chosen is None else ctx.producer(chosen[0], "Transpose")
+    if chosen is None or transpose is None or tuple(ctx.attr(transpose, "perm", ())) != _SPLIT_PACKED:
+        return node
+    reshape = ctx.producer(transpose.inputs[0], "Reshape")
+    source = None if reshape is None else reshape.inputs[0]
+    if reshape is None or source is None:
+        return transpose
+    split, whole = dims(reshape.outputs[0], ctx), dims(source, ctx)
+    if split is None or whole is None or len(split) != 5 or len(whole) != 3 or split[2] != 3:
+        return reshape
+    heads, size = split[3:]
+    if whole[:2] != split[:2] or None in whole[:2] or not isinstance(heads, int) or not isinstance(size, int):
+        return reshape
+    if whole[2] != 3 * heads * size:
+        return reshape
+    return Branch(source, heads, size, scale, [*nodes, *chosen[2], transpose, reshape], chosen[1])
+
+
+def _choose(node: ir.Node, ctx: GraphContext) -> tuple[ir.Value, int, list[ir.Node]] | None:
+    """(x, i, nodes) when x[i] is computed: Gather, or Squeeze of Slice or of Split, on axis 0."""
+    x = node.inputs[0]
+    if node.op_type == "Gather" and x is not None and ctx.attr(node, "axis", 0) == 0:
+        index = ctx.scalar(node.inputs[1])
+        return (x, int(index) % 3, [node]) if index is not None and ctx.rank(node.inputs[1]) == 0 else None
+    axes = ctx.attr(node, "axes") or ctx.ints(node.inputs[1] if len(node.inputs) > 1 else None)
+    part = ctx.producer(x) if node.op_type == "Squeeze" and axes is not None and list(axes) == [0] else None
+    if part is None or part.domain != "" or x is None or part.inputs[0] is None:
+        return None
+    if part.op_type == "Split" and ctx.attr(part, "axis", 0) == 0 and len(part.outputs) == 3:
+        return part.inputs[0], part.outputs.index(x), [node, part]
+    if part.op_type != "Slice" or len(part.inputs) < 4:
+        return None
+    start, end, axis = (ctx.ints(v) for v in part.inputs[1:4])
+    step = ctx.ints(part.inputs[4]) if len(part.inputs) > 4 else [1]
+    if start is None or end is None or axis != [0] or step != [1] or len(start) != 1 or end != [start[0] + 1]:
+        return None
+    return (part.inputs[0], start[0], [node, part]) if start[0] >= 0 else None
