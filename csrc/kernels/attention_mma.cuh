@@ -1,15 +1,11 @@
 // The tensor-core attention kernel for 16-bit types, instantiated in attention_f16.cu and attention_bf16.cu.
 //
-// A block owns Bm queries of one head and walks over the keys in tiles of Bn, keeping a running maximum and sum per
-// query (online softmax), so that scores never leave registers. Each warp owns 16 * Mt queries.
+// A block owns Bm queries of one head. Its warps form `Split` groups, each of which walks over its own share of the
+// keys in tiles of Bn, keeping a running maximum and sum per query (online softmax), so that scores never leave
+// registers; what the groups found is merged at the end. Each warp of a group owns 16 * Mt queries.
 #pragma once
 
-#include <type_traits>
-
-#include "device/attention_mask.cuh"
-#include "device/reduce.cuh"
-#include "device/tensor_core.cuh"
-#include "kernels/attention.cuh"
+#include "kernels/attention_mma_parts.cuh"
 
 namespace cuvil {
 
@@ -20,90 +16,6 @@ cudaError_t launch_attention_f16(const AttentionParams& p, cudaStream_t stream);
 cudaError_t launch_attention_bf16(const AttentionParams& p, cudaStream_t stream);
 
 namespace attention_mma {
-
-using namespace device;
-
-// How a kernel meets the mask.
-struct NoMask {};   // and a positive scale, which folds into the exponent
-struct KeyMask {};  // the same for all queries (padding): a tile's part lies in shared memory
-// Anything, of elements E, read from global memory; also no mask with a scale that is not positive.
-template <typename E>
-struct FullMask {};
-
-template <typename Mask>
-struct ElementOf {
-  using type = float;  // unused
-};
-template <typename E>
-struct ElementOf<FullMask<E>> {
-  using type = E;
-};
-
-template <typename T_, int D_, int Warps_, int Mt_, int Bn_, typename Mask_>
-struct Tile {
-  using T = T_;
-  static constexpr int D = D_;  // head size rounded up; the rest is zeros
-  static constexpr int Mt = Mt_, Bn = Bn_;
-  static constexpr bool kNoMask = std::is_same_v<Mask_, NoMask>, kKeyMask = std::is_same_v<Mask_, KeyMask>;
-  static constexpr bool kFullMask = !kNoMask && !kKeyMask;
-  using MaskElement = typename ElementOf<Mask_>::type;
-  static constexpr int kThreads = 32 * Warps_;
-  static constexpr int Bm = 16 * Mt * Warps_;
-  static constexpr int kRow = D + 8;  // row stride in shared memory: 8 rows of 16 bytes fall in different banks
-  static constexpr int kTileElements = Bn * kRow;
-
-  static int tiles(const AttentionParams& p) { return (p.t + Bn - 1) / Bn; }
-  // Two buffers for each of K and V when there is a second tile, and for the keys' mask.
-  static size_t shared_bytes(const AttentionParams& p) {
-    const size_t buffers = tiles(p) > 1 ? 2 : 1;
-    return buffers * (2 * kTileElements * sizeof(T) + (kKeyMask ? Bn * sizeof(float) : 0));
-  }
-};
-
-// Starts copying keys [start, start + Bn) of a [t, D] operand; what lies outside is zero.
-template <typename Tl>
-__device__ __forceinline__ void load_tile(typename Tl::T* shared, const typename Tl::T* src, int64_t stride, int start,
-                                          int t, int head_size) {
-  constexpr int kChunks = Tl::D / 8;
-#pragma unroll
-  for (int i = 0; i < Tl::Bn * kChunks / Tl::kThreads; ++i) {
-    const int c = i * Tl::kThreads + threadIdx.x;
-    const int row = c / kChunks, col = c % kChunks * 8;
-    const bool valid = start + row < t && col < head_size;
-    copy16_async(shared + row * Tl::kRow + col, valid ? src + (start + row) * stride + col : src, valid);
-  }
-}
-
-// The elements of a full mask that meet this lane's scores of one tile.
-template <typename Tl, typename E>
-struct MaskTile {
-  Vec<E, 2> v[Tl::Mt][2][Tl::Bn / 8];
-
-  // Places outside the mask hold some other element: their scores are overwritten, or belong to no query.
-  __device__ __forceinline__ void read(const AttentionParams& p, int64_t base, int first_row, int start, int lane) {
-    const E* mask = static_cast<const E*>(p.mask);
-    const bool pairs = p.mask_strides[3] == 1 && (base | p.mask_strides[2]) % 2 == 0 &&
-                       reinterpret_cast<uintptr_t>(mask) % (2 * sizeof(E)) == 0 && start + Tl::Bn <= p.t;
-#pragma unroll
-    for (int m = 0; m < Tl::Mt; ++m) {
-#pragma unroll
-      for (int h = 0; h < 2; ++h) {
-        const int row = min(first_row + m * 16 + lane / 4 + h * 8, p.s - 1);
-        const E* from = mask + base + row * p.mask_strides[2];
-        const int first = start + lane % 4 * 2;
-#pragma unroll
-        for (int n = 0; n < Tl::Bn / 8; ++n) {
-          if (pairs) {
-            v[m][h][n] = load<E, 2>(from + first + n * 8);
-          } else {
-            v[m][h][n][0] = from[min(first + n * 8, p.t - 1) * p.mask_strides[3]];
-            v[m][h][n][1] = from[min(first + n * 8 + 1, p.t - 1) * p.mask_strides[3]];
-          }
-        }
-      }
-    }
-  }
-};
 
 template <typename Tl>
 __global__ void __launch_bounds__(Tl::kThreads) attention_kernel(const AttentionParams p) {
@@ -117,8 +29,9 @@ __global__ void __launch_bounds__(Tl::kThreads) attention_kernel(const Attention
   const int head = blockIdx.x / row_blocks % p.heads;
   const int64_t batch = blockIdx.x / row_blocks / p.heads;
   const int kv_head = head / (p.heads / p.kv_heads);
-  const int warp = threadIdx.x / 32, lane = threadIdx.x % 32, g = lane / 4, q = lane % 4;
-  const int warp_row = block_row + warp * 16 * Mt;
+  const int group = Tl::Split > 1 ? threadIdx.x / Tl::kGroup : 0, thread = threadIdx.x % Tl::kGroup;
+  const int lane = thread % 32, g = lane / 4, q = lane % 4;
+  const int warp_row = block_row + thread / 32 * 16 * Mt;
 
   const T* query = static_cast<const T*>(p.q) + batch * p.q_strides.batch + head * p.q_strides.head;
   const T* key = static_cast<const T*>(p.k) + batch * p.k_strides.batch + kv_head * p.k_strides.head;
@@ -126,23 +39,27 @@ __global__ void __launch_bounds__(Tl::kThreads) attention_kernel(const Attention
   const int64_t mask_base = batch * p.mask_strides[0] + head * p.mask_strides[1];
 
   const int end = p.causal ? min(p.t, block_row + Tl::Bm) : p.t;  // keys that some query of this block sees
-  const int tiles = (end + Bn - 1) / Bn;
-  const int buffers = p.t > Bn ? 2 : 1;
-  T* keys = reinterpret_cast<T*>(shared);
+  const int buffers = Tl::buffers(p), group_bytes = buffers * Tl::kBufferBytes;
+  T* keys = reinterpret_cast<T*>(shared + group * group_bytes);
   T* values = keys + buffers * Tl::kTileElements;
   float* key_mask = reinterpret_cast<float*>(values + buffers * Tl::kTileElements);
-
+  const auto load_keys = [&](int buffer, int start) {
+    load_tile<Tl>(keys + buffer * Tl::kTileElements, key, p.k_strides.row, start, p.t, p.head_size, thread);
+  };
+  const auto load_values = [&](int buffer, int start) {
+    load_tile<Tl>(values + buffer * Tl::kTileElements, value, p.v_strides.row, start, p.t, p.head_size, thread);
+  };
   const auto read_key_mask = [&](int start) {  // threads 0 .. Bn - 1 fetch one key's mask each
-    const int j = start + threadIdx.x;
-    return threadIdx.x < Bn && j < p.t ? mask_value<T>(p.mask, p.mask_dtype, mask_base + j * p.mask_strides[3]) : 0.f;
+    const int j = start + thread;
+    return thread < Bn && j < p.t ? mask_value<T>(p.mask, p.mask_dtype, mask_base + j * p.mask_strides[3]) : 0.f;
   };
 
-  load_tile<Tl>(keys, key, p.k_strides.row, 0, p.t, p.head_size);
+  load_keys(0, group * Bn);
   commit_copies();
-  load_tile<Tl>(values, value, p.v_strides.row, 0, p.t, p.head_size);
+  load_values(0, group * Bn);
   commit_copies();
   if constexpr (Tl::kKeyMask) {
-    if (threadIdx.x < Bn) key_mask[threadIdx.x] = read_key_mask(0);
+    if (thread < Bn) key_mask[thread] = read_key_mask(group * Bn);
   }
 
   uint32_t a[Mt][D / 16][4];  // this warp's queries
@@ -160,24 +77,23 @@ __global__ void __launch_bounds__(Tl::kThreads) attention_kernel(const Attention
     }
   }
 
-  float out[Mt][D / 8][4] = {};
-  float top[Mt][2], sum[Mt][2] = {};  // of rows g and g + 8; sum is this lane's columns only
-#pragma unroll
-  for (int m = 0; m < Mt; ++m) top[m][0] = top[m][1] = -INFINITY;
-
-  for (int tile = 0; tile < tiles; ++tile) {
-    const int start = tile * Bn;
-    const T* tile_keys = keys + tile % 2 * Tl::kTileElements;
-    const T* tile_values = values + tile % 2 * Tl::kTileElements;
-    const bool more = tile + 1 < tiles;
+  // exp(x - maximum) is 2^(x * factor - maximum * factor).
+  const float factor = Tl::kNoMask ? p.scale * kLog2e : kLog2e;
+  Rows<Tl> rows;
+  // All groups take the same number of steps, so that they meet at the barriers; keys past the end count for nothing.
+  for (int step = 0; step * Bn * Tl::Split < end; ++step) {
+    const int start = (step * Tl::Split + group) * Bn, next = start + Bn * Tl::Split, buffer = step % 2;
+    const T* tile_keys = keys + buffer * Tl::kTileElements;
+    const T* tile_values = values + buffer * Tl::kTileElements;
+    const bool more = (step + 1) * Bn * Tl::Split < end;
     [[maybe_unused]] float next_mask = 0;
 
     wait_copies<1>();  // these keys are here; the values may still be on their way
     __syncthreads();
     // All warps are past the previous tile's scores: its key buffer and mask are free.
     if (more) {
-      load_tile<Tl>(keys + (tile + 1) % 2 * Tl::kTileElements, key, p.k_strides.row, start + Bn, p.t, p.head_size);
-      if constexpr (Tl::kKeyMask) next_mask = read_key_mask(start + Bn);
+      load_keys(buffer ^ 1, next);
+      if constexpr (Tl::kKeyMask) next_mask = read_key_mask(next);
     }
     commit_copies();
     MaskTile<Tl, typename Tl::MaskElement> mask;
@@ -203,14 +119,14 @@ __global__ void __launch_bounds__(Tl::kThreads) attention_kernel(const Attention
     if constexpr (Tl::kKeyMask) {
 #pragma unroll
       for (int n = 0; n < Bn / 8; ++n) {
-        const float2 add = *reinterpret_cast<const float2*>(key_mask + tile % 2 * Bn + n * 8 + 2 * q);
+        const float2 add = *reinterpret_cast<const float2*>(key_mask + buffer * Bn + n * 8 + 2 * q);
 #pragma unroll
         for (int m = 0; m < Mt; ++m) {
 #pragma unroll
           for (int i = 0; i < 4; ++i) s[m][n][i] = fmaf(s[m][n][i], p.scale, i % 2 ? add.y : add.x);
         }
       }
-      if (more && threadIdx.x < Bn) key_mask[(tile + 1) % 2 * Bn + threadIdx.x] = next_mask;
+      if (more && thread < Bn) key_mask[(buffer ^ 1) * Bn + thread] = next_mask;
     } else if constexpr (Tl::kFullMask) {
 #pragma unroll
       for (int m = 0; m < Mt; ++m) {
@@ -238,36 +154,24 @@ __global__ void __launch_bounds__(Tl::kThreads) attention_kernel(const Attention
       }
     }
 
-    // exp(x - maximum) as 2^(x * factor - maximum * factor). With a mask the difference comes first: a large negative
-    // finite mask must not become -inf by the factor.
-    const float factor = Tl::kNoMask ? p.scale * kLog2e : kLog2e;
+    // With a mask the difference comes first: a large negative finite mask must not become -inf by the factor.
 #pragma unroll
     for (int m = 0; m < Mt; ++m) {
 #pragma unroll
       for (int h = 0; h < 2; ++h) {
-        float high = top[m][h];
+        float high = -INFINITY;
 #pragma unroll
         for (int n = 0; n < Bn / 8; ++n) high = fmaxf(high, fmaxf(s[m][n][2 * h], s[m][n][2 * h + 1]));
         high = fmaxf(high, __shfl_xor_sync(kFullMask, high, 1));
         high = fmaxf(high, __shfl_xor_sync(kFullMask, high, 2));
-        // While a row has seen no key, subtract 0 and not -inf: all its exponentials are then 0 and not NaN.
-        const float base = high == -INFINITY ? 0.f : high;
-        const float scaled_base = base * factor;
-        const float keep = fast_exp2((top[m][h] - base) * factor);
-        top[m][h] = high;
-        sum[m][h] *= keep;
-#pragma unroll
-        for (int d = 0; d < D / 8; ++d) {
-          out[m][d][2 * h] *= keep;
-          out[m][d][2 * h + 1] *= keep;
-        }
+        const float base = rows.raise(m, h, high, factor), scaled_base = base * factor;
 #pragma unroll
         for (int n = 0; n < Bn / 8; ++n) {
 #pragma unroll
           for (int i = 2 * h; i < 2 * h + 2; ++i) {
             const float e = Tl::kNoMask ? fmaf(s[m][n][i], factor, -scaled_base) : (s[m][n][i] - base) * factor;
             s[m][n][i] = fast_exp2(e);
-            sum[m][h] += s[m][n][i];
+            rows.sum[m][h] += s[m][n][i];
           }
         }
       }
@@ -276,9 +180,7 @@ __global__ void __launch_bounds__(Tl::kThreads) attention_kernel(const Attention
     wait_copies<1>();  // these values are here; the next keys may still be on their way
     __syncthreads();
     // All warps are past the previous tile's product: its value buffer is free.
-    if (more) {
-      load_tile<Tl>(values + (tile + 1) % 2 * Tl::kTileElements, value, p.v_strides.row, start + Bn, p.t, p.head_size);
-    }
+    if (more) load_values(buffer ^ 1, next);
     commit_copies();
 
 #pragma unroll
@@ -298,27 +200,29 @@ __global__ void __launch_bounds__(Tl::kThreads) attention_kernel(const Attention
         load_matrices_transposed(b, tile_values + (n * 16 + lane % 16) * kRow + d * 16 + lane / 16 * 8);
 #pragma unroll
         for (int m = 0; m < Mt; ++m) {
-          mma_16x8x16<T>(out[m][2 * d], prob[m], b[0], b[1]);
-          mma_16x8x16<T>(out[m][2 * d + 1], prob[m], b[2], b[3]);
+          mma_16x8x16<T>(rows.out[m][2 * d], prob[m], b[0], b[1]);
+          mma_16x8x16<T>(rows.out[m][2 * d + 1], prob[m], b[2], b[3]);
         }
       }
     }
   }
 
+  if constexpr (Tl::Split > 1) merge_groups(rows, shared, group_bytes, group, thread, factor);
+  if (group > 0) return;
   T* y = static_cast<T*>(p.y) + batch * p.y_strides.batch + head * p.y_strides.head;
 #pragma unroll
   for (int m = 0; m < Mt; ++m) {
 #pragma unroll
     for (int h = 0; h < 2; ++h) {
       const int row = warp_row + m * 16 + g + h * 8;
-      const float scale = row_scale(warp_reduce<4>(sum[m][h], Sum()), p.masked_rows_zero);
+      const float scale = row_scale(warp_reduce<4>(rows.sum[m][h], Sum()), p.masked_rows_zero);
       if (row >= p.s) continue;
 #pragma unroll
       for (int d = 0; d < D / 8; ++d) {
         const int col = d * 8 + 2 * q;
         if (col >= p.head_size) continue;
         *reinterpret_cast<uint32_t*>(y + row * p.y_strides.row + col) =
-            pack_pair<T>(out[m][d][2 * h] * scale, out[m][d][2 * h + 1] * scale);
+            pack_pair<T>(rows.out[m][d][2 * h] * scale, rows.out[m][d][2 * h + 1] * scale);
       }
     }
   }
@@ -326,15 +230,15 @@ __global__ void __launch_bounds__(Tl::kThreads) attention_kernel(const Attention
 
 template <typename Tl>
 cudaError_t launch_tile(const AttentionParams& p, cudaStream_t stream) {
-  const size_t bytes = Tl::shared_bytes(p);
+  const int bytes = Tl::shared_bytes(p);
   if (bytes > 48 * 1024) {
-    const cudaError_t code = cudaFuncSetAttribute(attention_kernel<Tl>, cudaFuncAttributeMaxDynamicSharedMemorySize,
-                                                  static_cast<int>(bytes));
+    const cudaError_t code =
+        cudaFuncSetAttribute(attention_kernel<Tl>, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes);
     if (code != cudaSuccess) return code;
   }
   const int64_t blocks = int64_t{p.batch} * p.heads * ((p.s + Tl::Bm - 1) / Tl::Bm);
   if (blocks > INT32_MAX) return cudaErrorInvalidValue;
-  attention_kernel<Tl><<<static_cast<unsigned>(blocks), Tl::kThreads, bytes, stream>>>(p);
+  attention_kernel<Tl><<<static_cast<unsigned>(blocks), Tl::kThreads, static_cast<size_t>(bytes), stream>>>(p);
   return cudaGetLastError();
 }
 
@@ -346,10 +250,10 @@ cudaError_t launch_sized(const AttentionParams& p, cudaStream_t stream) {
   constexpr bool kLarge = D <= 64 && (std::is_same_v<Mask, NoMask> || std::is_same_v<Mask, KeyMask>);
   if constexpr (kLarge) {
     const int64_t large_blocks = int64_t{p.batch} * p.heads * ((p.s + 127) / 128);
-    if (large_blocks >= 256) return launch_tile<Tile<T, D, 4, 2, 64, Mask>>(p, stream);
-    if (p.t > 64) return launch_tile<Tile<T, D, 4, 1, 128, Mask>>(p, stream);
+    if (large_blocks >= 256) return launch_tile<Tile<T, D, 4, 2, 64, 1, Mask>>(p, stream);
+    if (p.t > 64) return launch_tile<Tile<T, D, 2, 1, 64, 2, Mask>>(p, stream);
   }
-  return launch_tile<Tile<T, D, 4, 1, 64, Mask>>(p, stream);
+  return launch_tile<Tile<T, D, 4, 1, 64, 1, Mask>>(p, stream);
 }
 
 template <typename T, typename Mask>
