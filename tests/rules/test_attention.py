@@ -123,7 +123,10 @@ def test_half_with_float32_softmax() -> None:
 
 PACKED_HEAD = "(float[B,S,96] x) => (float[B,S,32] y)"
 PACKED = "r = Reshape(x, five) t = Transpose<perm=[2,0,3,1,4]>(r) "
-PACKED_SCORES = "ks = Transpose<perm=[0,1,3,2]>(kt) qs = Mul(qt, scale) qz = Add(qs, zero) qk = MatMul(qz, ks) p = Softmax<axis=-1>(qk) "
+PACKED_SCORES = (
+    "ks = Transpose<perm=[0,1,3,2]>(kt) qs = Mul(qt, scale) qz = Add(qs, zero) "
+    "qk = MatMul(qz, ks) p = Softmax<axis=-1>(qk) "
+)
 CHOICES = {
     "gather": "qt = Gather<axis=0>(t, i0) kt = Gather<axis=0>(t, i1) vt = Gather<axis=0>(t, i2) ",
     "slice": "".join(
