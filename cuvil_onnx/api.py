@@ -17,10 +17,10 @@ from cuvil_onnx.passes.limits import OLDEST_OPSET
 from cuvil_onnx.passes.load import Source, load
 from cuvil_onnx.passes.nhwc_layout import nhwc_pass
 from cuvil_onnx.passes.normalise import forget_inferred, normalise
-from cuvil_onnx.passes.pipeline import DEAD_CODE, Pipeline, names
 from cuvil_onnx.passes.precision import precision_pass
 from cuvil_onnx.passes.signature import Signature
 from cuvil_onnx.passes.write import PROTO_LIMIT, self_contained, write_model
+from cuvil_onnx.pipeline import DEAD_CODE, Pipeline, names
 from cuvil_onnx.report import Report, collect
 from cuvil_onnx.rewrite.graph import GraphContext
 from cuvil_onnx.rewrite.rule import Exactness, Phase
@@ -179,11 +179,11 @@ def _run(
         pipeline.run(DEAD_CODE)
         return
     normalise(ctx, trace)
-    if level == "none":
-        return
-    pipeline.cleanup()
-    if level == "all":
-        pipeline.phase(Phase.STRUCTURAL)
+    if level != "none":
+        pipeline.cleanup()
+    elif precision != "fp32":
+        pipeline.infer()
+    if level == "all" and pipeline.phase(Phase.STRUCTURAL):
         pipeline.run(DEAD_CODE)
         pipeline.infer()
     if precision != "fp32":
@@ -191,13 +191,13 @@ def _run(
         pipeline.phase(Phase.CLEANUP)
         pipeline.infer()
     if level == "all":
-        if layout != "nchw":
-            pipeline.run(nhwc_pass(force=layout == "nhwc"))
+        if layout != "nchw" and pipeline.run(nhwc_pass(force=layout == "nhwc")):
             pipeline.phase(Phase.CLEANUP)
             pipeline.infer()
         pipeline.phase(Phase.EPILOGUE)
         pipeline.phase(Phase.POINTWISE)
-    pipeline.cleanup(infer_first=False)
+    if level != "none":
+        pipeline.cleanup(infer_first=False)
     forget_inferred(ctx)
 
 
@@ -218,6 +218,8 @@ def _verify(original: onnx.ModelProto, result: Optimized, precision: str, verify
         tolerance = verification.NATIVE_HALF
     tolerance = {"fp16": verification.HALF, "bf16": verification.BFLOAT16}.get(precision, tolerance)
     outcome = verification.verify(original, self_contained(result.ir_model), tolerance, inputs)
+    if outcome.status == "failed" and outcome.unloadable and precision == "bf16":
+        return f"no: {outcome.message}"  # ONNX Runtime's CPU lacks bf16 kernels for many operators
     if outcome.status == "failed":
         raise VerificationError(f"the optimized model is not equivalent: {outcome.message}; fired: {_fired(result)}")
     if outcome.status == "skipped" and verify is True:

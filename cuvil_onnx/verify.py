@@ -24,6 +24,9 @@ LENGTHS = (8, 5, 16, 64, 512, 1600)
 IMAGE_SIZES = (32, 64, 48, 224, 320, 640)
 """Sizes of free dimensions per input set: the first one of a tensor counts as the batch."""
 
+MAX_PROBES = 1000
+"""Inner values compared when an output differs."""
+
 BUDGET_SECONDS = 8.0
 """After this no further set is started (the first one always runs)."""
 
@@ -61,13 +64,13 @@ class Outcome:
 
     Attributes:
         status: "passed", "failed" or "skipped".
-        message: one line.
-        output: the first output that differs.
+        message: one line; for a difference it names the output and the first value inside that differs.
+        unloadable: ONNX Runtime does not load or run the optimized model.
     """
 
     status: str
     message: str
-    output: str = ""
+    unloadable: bool = False
 
 
 def verify(
@@ -95,7 +98,7 @@ def verify(
     try:
         optimized = _session(after, ort)
     except Exception as error:
-        return Outcome("failed", f"onnxruntime cannot load the optimized model: {_line(error)}")
+        return Outcome("failed", f"onnxruntime cannot load the optimized model: {_line(error)}", True)
     names = [o.name for o in original.get_outputs()]
     compared, problem = 0, ""
     start = time.perf_counter()
@@ -112,17 +115,51 @@ def verify(
         try:
             found = optimized.run(names, feeds)
         except Exception as error:
-            return Outcome("failed", f"the optimized model does not run: {_line(error)}")
+            return Outcome("failed", f"the optimized model does not run: {_line(error)}", True)
         for name, want, got in zip(names, expected, found, strict=True):
             difference = compare(got, want, tolerance)
             if difference:
                 shapes = ", ".join(f"{k}{list(np.shape(v))}" for k, v in feeds.items())
-                return Outcome("failed", f"output {name!r} {difference} (inputs {shapes})", name)
+                place = first_difference(before, after, feeds, tolerance)
+                return Outcome("failed", f"output {name!r} {difference} (inputs {shapes}){place}")
         compared += 1
     if not compared:
         return Outcome("skipped", f"the original does not run on generated inputs: {problem}")
     kind = "bit for bit" if tolerance == EXACT else f"within {tolerance.relative:g} relative"
     return Outcome("passed", f"{len(names)} outputs over {compared} input sets {kind}")
+
+
+def first_difference(before: onnx.ModelProto, after: onnx.ModelProto, feeds: Feeds, tolerance: Tolerance) -> str:
+    """Names the first node of the optimized model whose result differs from the original's value of the same name.
+
+    Rewrites keep the names of the values they replace, so the two models share most names. Empty when nothing inside
+    can be compared.
+    """
+    import onnxruntime as ort
+
+    computed = {name for node in before.graph.node for name in node.output if name}
+    shared = [(node, name) for node in after.graph.node for name in node.output if name in computed][:MAX_PROBES]
+    names = [name for _, name in shared]
+    try:
+        want = _session(_exposing(before, names), ort).run(names, feeds)
+        got = _session(_exposing(after, names), ort).run(names, feeds)
+    except Exception:
+        return ""  # a probe has a type that cannot be an output: the outer message has to do
+    for (node, name), a, b in zip(shared, got, want, strict=True):
+        if compare(a, b, tolerance):
+            rules = [p.value for p in node.metadata_props if p.key == "cuvil.rule"]
+            made = f", made by {rules[0]}" if rules else ""
+            return f"; first at {name!r} of node {node.name!r} ({node.op_type}{made})"
+    return ""
+
+
+def _exposing(model: onnx.ModelProto, names: Sequence[str]) -> onnx.ModelProto:
+    """The model with more outputs, whose types ONNX Runtime infers."""
+    copy = onnx.ModelProto()
+    copy.CopyFrom(model)
+    present = {o.name for o in copy.graph.output}
+    copy.graph.output.extend(onnx.ValueInfoProto(name=name) for name in names if name not in present)
+    return copy
 
 
 def computes_in_half(model: onnx.ModelProto) -> bool:

@@ -47,22 +47,22 @@ def load(model: Any) -> Source:
     path: Path | None = None
     if isinstance(model, (str, os.PathLike)):
         path, kind = Path(model), "path"
-        private = _from_proto(_read(path), path.parent)
+        private = _from_proto(_read(path), str(path), path.parent)
     elif isinstance(model, (bytes, bytearray, memoryview)):
         kind = "bytes"
-        private = _from_proto(_parse(bytes(model), "the given bytes"), None)
+        private = _from_proto(_parse(bytes(model), "the given bytes"), "the model")
     elif isinstance(model, onnx.ModelProto):
         kind = "proto"
-        private = _from_proto(model, None)
+        private = _from_proto(model, "the model")
     elif isinstance(model, ir.Model):
         kind = "ir"
-        _check_versions(model.ir_version, dict(model.graph.opset_imports), "the given model")
+        _check_versions(model.ir_version, dict(model.graph.opset_imports), "the model")
         private = model.clone()
     elif type(model).__module__.startswith("onnx_graphsurgeon"):
         import onnx_graphsurgeon as gs
 
         kind = "graphsurgeon"
-        private = _from_proto(gs.export_onnx(model), None)
+        private = _from_proto(gs.export_onnx(model), "the model")
     else:
         raise OptionError(f"cannot read a model from a {type(model).__name__}")
     files = {path.resolve()} if path is not None else set()
@@ -92,19 +92,19 @@ def _parse(data: bytes, name: str) -> onnx.ModelProto:
         proto.ParseFromString(data)
     except DecodeError as error:
         raise ModelLoadError(f"{name}: not an ONNX file, or truncated ({len(data)} bytes)") from error
-    if not proto.HasField("graph"):
+    if not proto.HasField("graph") or not proto.ir_version:
         raise ModelLoadError(f"{name}: not an ONNX file: it holds no graph ({len(data)} bytes)")
     return proto
 
 
-def _from_proto(proto: onnx.ModelProto, folder: Path | None) -> ir.Model:
-    _check_versions(proto.ir_version, {o.domain: o.version for o in proto.opset_import}, str(folder or "the model"))
+def _from_proto(proto: onnx.ModelProto, name: str, folder: Path | None = None) -> ir.Model:
+    _check_versions(proto.ir_version, {o.domain: o.version for o in proto.opset_import}, name)
     if not proto.graph.output:
-        raise UnsupportedModelError("the graph is empty: it has no outputs")
+        raise UnsupportedModelError(f"{name}: the graph is empty: it has no outputs")
     try:
         model = ir.from_proto(proto)
     except Exception as error:
-        raise InvalidModelError(f"the model cannot be read: {error}") from error
+        raise InvalidModelError(f"{name}: cannot be read: {error}") from error
     if folder is not None:
         ir.external_data.set_base_dir(model.graph, str(folder))
     return model
@@ -115,11 +115,11 @@ def _check_versions(ir_version: int, opsets: dict[str, int], name: str) -> None:
     found = max(opsets.get("", 0), opsets.get("ai.onnx", 0))
     if found > opset:
         raise UnsupportedModelError(
-            f"the model uses opset {found}, newer than opset {opset}, the newest that the installed onnxruntime accepts"
+            f"{name}: uses opset {found}, newer than opset {opset}, the newest that the installed onnxruntime accepts"
         )
     if ir_version > int(onnx.IR_VERSION):
         raise UnsupportedModelError(
-            f"the model has IR version {ir_version}, newer than {newest_ir}, the newest that is accepted here"
+            f"{name}: has IR version {ir_version}, newer than {newest_ir}, the newest that is accepted here"
         )
 
 

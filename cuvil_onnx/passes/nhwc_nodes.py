@@ -10,9 +10,9 @@ import numpy as np
 import onnx_ir as ir
 
 import custom_ops
+from cuvil_onnx.passes.conv_geometry import resolve
 from cuvil_onnx.rewrite.graph import GraphContext
 from cuvil_onnx.rewrite.rule import Refusal
-from cuvil_onnx.rules.conv_epilogue import resolve
 
 TO_NHWC = (0, 2, 3, 1)
 TO_NCHW = (0, 3, 1, 2)

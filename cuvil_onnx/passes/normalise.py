@@ -29,15 +29,22 @@ def normalise(ctx: GraphContext, trace: Trace) -> int:
         graph.inputs.clear()
         graph.inputs.extend(kept)
     ctx.model.ir_version = max(ctx.model.ir_version, MIN_IR_VERSION)
-    for value in graph.inputs:  # some exporters write -1 for a free size
-        if value.shape is not None and any(isinstance(d, int) and d < 0 for d in value.shape):
-            value.shape = ir.Shape([None if isinstance(d, int) and d < 0 else d for d in value.shape])
+    for value in graph.inputs:
+        if value.shape is not None:
+            value.shape = ir.Shape([_plain(d) for d in value.shape])
     for inner in ctx.graphs:
         for node in inner:
             if node.domain in KNOWN_DOMAINS and node.domain != "com.microsoft":
                 for value in node.outputs:
                     value.shape = None
     return changes + _lift_constants(ctx)
+
+
+def _plain(dim: int | ir.SymbolicDim) -> int | ir.SymbolicDim | None:
+    """A free size without a name when the file writes it as -1, "?" or the like: equal ones need not be equal sizes."""
+    if isinstance(dim, int):
+        return dim if dim >= 0 else None
+    return dim if dim.value is not None and any(c.isalpha() for c in dim.value) else None
 
 
 def forget_inferred(ctx: GraphContext) -> None:
