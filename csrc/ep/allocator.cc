@@ -17,13 +17,13 @@ Ort::MemoryInfo pinned_memory_info(int device) {
                          OrtDeviceMemoryType_HOST_ACCESSIBLE, 0, OrtDeviceAllocator);
 }
 
-ArenaAllocator::ArenaAllocator(std::shared_ptr<SessionMemory> session, Ort::MemoryInfo info)
-    : OrtAllocator{}, session_(std::move(session)), arena_(*session_->arena), info_(std::move(info)) {
+ArenaAllocator::ArenaAllocator(std::shared_ptr<SessionMemory> session, Ort::MemoryInfo info, Log log)
+    : OrtAllocator{}, session_(std::move(session)), arena_(*session_->arena), info_(std::move(info)), log_(log) {
   set_callbacks(true);
 }
 
-ArenaAllocator::ArenaAllocator(Arena& arena, Ort::MemoryInfo info)
-    : OrtAllocator{}, arena_(arena), info_(std::move(info)) {
+ArenaAllocator::ArenaAllocator(Arena& arena, Ort::MemoryInfo info, Log log)
+    : OrtAllocator{}, arena_(arena), info_(std::move(info)), log_(log) {
   set_callbacks(false);
 }
 
@@ -32,9 +32,11 @@ StreamTag ArenaAllocator::session_stream() const { return session_ ? session_->t
 void* ArenaAllocator::allocate(size_t bytes, StreamTag stream) noexcept {
   try {
     return arena_.allocate(bytes, stream);
+  } catch (const std::exception& e) {
+    log_.warning(e.what());  // the interface has no status; a kernel that needs the memory reports it once more
   } catch (...) {
-    return nullptr;  // the interface has no status; whoever needs the memory reports Arena::last_failure
   }
+  return nullptr;
 }
 
 void ArenaAllocator::set_callbacks(bool on_stream) {

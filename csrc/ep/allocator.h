@@ -5,6 +5,7 @@
 
 #include "ep/arena.h"
 #include "ep/device.h"
+#include "ep/log.h"
 #include "ep/ort.h"
 
 namespace cuvil::ep {
@@ -15,9 +16,9 @@ Ort::MemoryInfo pinned_memory_info(int device);
 class ArenaAllocator : public OrtAllocator {
  public:
   // Memory of a session: blocks are ordered by its stream, or by the stream that ORT names.
-  ArenaAllocator(std::shared_ptr<SessionMemory> session, Ort::MemoryInfo info);
+  ArenaAllocator(std::shared_ptr<SessionMemory> session, Ort::MemoryInfo info, Log log);
   // Memory of no session.
-  ArenaAllocator(Arena& arena, Ort::MemoryInfo info);
+  ArenaAllocator(Arena& arena, Ort::MemoryInfo info, Log log);
 
  private:
   void set_callbacks(bool on_stream);
@@ -27,6 +28,7 @@ class ArenaAllocator : public OrtAllocator {
   std::shared_ptr<SessionMemory> session_;
   Arena& arena_;
   Ort::MemoryInfo info_;
+  const Log log_;  // of the library: allocators outlive sessions
 };
 
 }  // namespace cuvil::ep

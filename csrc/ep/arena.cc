@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <tuple>
+#include <utility>
 
 #include "core/error.h"
 
@@ -13,6 +14,8 @@ constexpr size_t kMiB = size_t{1} << 20;
 constexpr size_t kSmallRequest = kMiB;
 constexpr size_t kSmallSegment = 2 * kMiB;
 constexpr size_t kLargeSegment = 20 * kMiB;
+
+thread_local std::string last_failure;
 
 size_t round_up(size_t n, size_t to) { return (n + to - 1) / to * to; }
 
@@ -308,17 +311,14 @@ ArenaStats Arena::stats() const {
   return stats_;
 }
 
-std::string Arena::last_failure() const {
-  const std::lock_guard lock(mutex_);
-  return last_failure_;
-}
+std::string Arena::take_last_failure() { return std::exchange(last_failure, {}); }
 
 void Arena::out_of_memory(size_t bytes) {
-  last_failure_ = concat("out of memory on ", memory_.kind(), ": ", bytes, " bytes wanted, ", stats_.in_use,
+  last_failure = concat("out of memory on ", memory_.kind(), ": ", bytes, " bytes wanted, ", stats_.in_use,
                          " in use by this session (", stats_.captured, " held by captured CUDA graphs, ",
                          stats_.reserved, " reserved), limit ", stats_.limit ? std::to_string(stats_.limit) : "none",
                          ", ", memory_.available(), " free on the device");
-  throw Error(ErrorKind::kOutOfMemory, last_failure_);
+  throw Error(ErrorKind::kOutOfMemory, last_failure);
 }
 
 std::vector<Arena::View> Arena::blocks() const {

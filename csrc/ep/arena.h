@@ -75,8 +75,9 @@ class Arena {
   // Gives segments without any used or captured block back to the device.
   void shrink();
   ArenaStats stats() const;
-  // Message of the last failed allocation, "" when none failed. ORT's allocator interface cannot carry it.
-  std::string last_failure() const;
+  // Message of this thread's last failed allocation, "" when none failed since the last call. ORT's allocator interface
+  // cannot carry it to whoever needed the memory.
+  static std::string take_last_failure();
   // Every block in address order, for tests: {address, bytes, in use}.
   struct View {
     const void* address;
@@ -137,7 +138,6 @@ class Arena {
   std::map<PoolKey, FreeList> free_;
   std::unordered_map<const void*, Block*> used_;
   int capturing_ = kNotCapturing;
-  std::string last_failure_;
   ArenaStats stats_;
 
   static constexpr int kNotCapturing = INT32_MIN;

@@ -26,7 +26,6 @@ class GraphCapture {
   void end_run(int id, ComputeStream& stream, int64_t kernels, bool ok);
   void replay(int id, ComputeStream& stream);
   void release(int id);
-  bool capturing() const { return capturing_; }
 
  private:
   void finish_capture(int id, ComputeStream& stream, bool complete);

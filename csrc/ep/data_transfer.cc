@@ -20,6 +20,8 @@ bool on_host(const OrtMemoryDevice* d) {
   return ep_api().MemoryDevice_GetDeviceType(d) == OrtMemoryInfoDeviceType_CPU || (is_ours(d) && !on_gpu(d));
 }
 
+int id_of(const OrtMemoryDevice* d) { return static_cast<int>(ep_api().MemoryDevice_GetDeviceId(d)); }
+
 // Memory of the session whose stream should carry the copy.
 std::shared_ptr<SessionMemory> session_of(DeviceContext& device, const void* dst, bool dst_on_gpu, const void* src,
                                           bool src_on_gpu) {
@@ -42,21 +44,17 @@ bool is_foreign_pinned(DeviceContext& device, const void* host) {
 
 }  // namespace
 
-void copy(DeviceContext& device, void* dst, bool dst_on_gpu, const void* src, bool src_on_gpu, size_t bytes,
-          cudaStream_t named_stream) {
-  if (bytes == 0) return;
-  if (!dst_on_gpu && !src_on_gpu) {
-    std::memcpy(dst, src, bytes);
-    return;
-  }
-  if (!dst) fail(ErrorKind::kOutOfMemory, "no memory for a copy of ", bytes, " bytes");
+void copy_on(DeviceContext& device, cudaStream_t stream, void* dst, bool dst_on_gpu, const void* src, bool src_on_gpu,
+             size_t bytes, bool wait) {
+  if (!src_on_gpu) device.pinned_arena().note_async_use(src);
+  if (!dst_on_gpu) device.pinned_arena().note_async_use(dst);
+  CUVIL_CUDA(cudaMemcpyAsync(dst, src, bytes, cudaMemcpyDefault, stream));
+  if (wait && (!dst_on_gpu || (!src_on_gpu && is_foreign_pinned(device, src))))
+    CUVIL_CUDA(cudaStreamSynchronize(stream));
+}
+
+void copy(DeviceContext& device, void* dst, bool dst_on_gpu, const void* src, bool src_on_gpu, size_t bytes) {
   const DeviceGuard guard(device.info().id);
-  if (named_stream) {
-    if (!src_on_gpu) device.pinned_arena().note_async_use(src);
-    if (!dst_on_gpu) device.pinned_arena().note_async_use(dst);
-    CUVIL_CUDA(cudaMemcpyAsync(dst, src, bytes, cudaMemcpyDefault, named_stream));
-    return;
-  }
   const std::shared_ptr<SessionMemory> session = session_of(device, dst, dst_on_gpu, src, src_on_gpu);
   const std::shared_ptr<ComputeStream> stream = session ? session->stream.load() : nullptr;
   if (!stream) {
@@ -66,15 +64,12 @@ void copy(DeviceContext& device, void* dst, bool dst_on_gpu, const void* src, bo
     if (dst_on_gpu && src_on_gpu) CUVIL_CUDA(cudaStreamSynchronize(nullptr));
     return;
   }
-  const bool host_involved = !dst_on_gpu || !src_on_gpu;
-  if (host_involved && stream->capturing())
+  if (stream->capturing() && !(dst_on_gpu && src_on_gpu))
     fail(ErrorKind::kInvalidArgument,
          "a copy between host and GPU happened while the run was being captured into a CUDA graph, which would replay "
          "the old host address. With enable_cuda_graph=1, bind inputs and outputs in device memory (I/O binding), or "
          "set the run option gpu_graph_id=-1 for this run");
-  if (!src_on_gpu) device.pinned_arena().note_async_use(src);
-  CUVIL_CUDA(cudaMemcpyAsync(dst, src, bytes, cudaMemcpyDefault, stream->handle));
-  if (!dst_on_gpu || (!src_on_gpu && is_foreign_pinned(device, src))) CUVIL_CUDA(stream->synchronize());
+  copy_on(device, stream->handle, dst, dst_on_gpu, src, src_on_gpu, bytes, /*wait=*/true);
 }
 
 DataTransfer::DataTransfer(std::function<DeviceContext&(int)> context_of)
@@ -100,11 +95,24 @@ void DataTransfer::copy_tensors(const OrtValue** src, OrtValue** dst, OrtSyncStr
     void* target = nullptr;
     ort_check(api().GetTensorData(src[i], &source));
     ort_check(api().GetTensorMutableData(dst[i], &target));
-    const OrtMemoryDevice* gpu = on_gpu(to) ? to : from;
-    const int id = static_cast<int>(ep_api().MemoryDevice_GetDeviceId(is_ours(gpu) ? gpu : to));
-    cudaStream_t stream = nullptr;
-    if (streams && streams[i]) stream = static_cast<cudaStream_t>(api().SyncStream_GetHandle(streams[i]));
-    copy(context_of_(id), target, on_gpu(to), source, on_gpu(from), bytes, stream);
+    if (bytes == 0) continue;
+    if (!source || !target) {
+      const std::string failure = Arena::take_last_failure();
+      fail(ErrorKind::kOutOfMemory, "no memory for a copy of ", bytes, " bytes", failure.empty() ? "" : ": ", failure);
+    }
+    if (!on_gpu(from) && !on_gpu(to)) {
+      std::memcpy(target, source, bytes);
+      continue;
+    }
+    DeviceContext& device = context_of_(id_of(on_gpu(to) ? to : from));
+    if (on_gpu(from) && on_gpu(to) && id_of(from) != id_of(to)) context_of_(id_of(from)).synchronize_streams();
+    if (streams && streams[i]) {
+      const DeviceGuard guard(device.info().id);
+      const auto stream = static_cast<cudaStream_t>(api().SyncStream_GetHandle(streams[i]));
+      copy_on(device, stream, target, on_gpu(to), source, on_gpu(from), bytes, /*wait=*/false);
+    } else {
+      copy(device, target, on_gpu(to), source, on_gpu(from), bytes);
+    }
   }
 }
 

@@ -8,12 +8,15 @@
 
 namespace cuvil::ep {
 
-// One contiguous copy. The stream is the one ORT names, else the one that orders the session's memory involved, else
-// none: then the work of all streams is waited for first. Returns when a host buffer may be reused or read, except for
-// copies from or to page-locked memory on a stream that ORT named. Throws while that stream is being captured: the
+// A copy on a stream. `wait`: return only when the host may read the result or reuse the source; else that is up to
+// whoever waits for the stream (pageable host memory is safe at once either way).
+void copy_on(DeviceContext& device, cudaStream_t stream, void* dst, bool dst_on_gpu, const void* src, bool src_on_gpu,
+             size_t bytes, bool wait);
+
+// A copy ordered after everything that concerns its memory: on the stream of the session that owns it, else after the
+// work of all streams. Returns when host memory may be read or reused. Throws while that stream is being captured: the
 // graph would keep the host address.
-void copy(DeviceContext& device, void* dst, bool dst_on_gpu, const void* src, bool src_on_gpu, size_t bytes,
-          cudaStream_t named_stream);
+void copy(DeviceContext& device, void* dst, bool dst_on_gpu, const void* src, bool src_on_gpu, size_t bytes);
 
 class DataTransfer : public OrtDataTransferImpl {
  public:

@@ -89,6 +89,14 @@ cudaGraph_t ComputeStream::end_capture(cudaError_t* error) {
   return nullptr;
 }
 
+bool ComputeStream::enter_outside_capture() {
+  const std::lock_guard lock(mutex_);
+  cudaStreamCaptureStatus status = cudaStreamCaptureStatusNone;
+  CUVIL_CUDA(cudaStreamIsCapturing(handle, &status));
+  capturing_ = status == cudaStreamCaptureStatusActive;
+  return capturing_;
+}
+
 DeviceContext::DeviceContext(DeviceInfo info) : info_(std::move(info)) {
   shared_memory_ = std::make_unique<CudaMemory>(*this);
   pinned_memory_ = std::make_unique<PinnedMemory>(*this);

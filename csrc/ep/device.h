@@ -57,6 +57,9 @@ struct ComputeStream {
   // nullptr when the capture was invalidated, with the reason in `error`.
   cudaGraph_t end_capture(cudaError_t* error);
   bool capturing() const { return capturing_; }
+  // For a stream of the application that it captures itself around a run. True when it does; leave after the run.
+  bool enter_outside_capture();
+  void leave_outside_capture() { capturing_ = false; }
 
  private:
   std::mutex mutex_;  // a wait and the start of a capture exclude each other

@@ -1,5 +1,6 @@
 #include "ep/ep.h"
 
+#include <algorithm>
 #include <charconv>
 #include <cstring>
 
@@ -12,6 +13,8 @@ namespace cuvil::ep {
 namespace {
 
 constexpr const char* kGraphIdKey = "gpu_graph_id";
+
+constexpr int kOutsideGraph = INT32_MAX;  // stands for every graph that the application captured itself
 
 thread_local bool session_is_stream_aware = false;
 
@@ -28,11 +31,13 @@ int graph_id_of(const OrtRunOptions* options) {
 
 bool Ep::stream_aware_on_this_thread() { return session_is_stream_aware; }
 
-Ep::Ep(DeviceContext& device, const OrtKernelRegistry* registry, Options options, const OrtLogger* logger)
+Ep::Ep(DeviceContext& device, const OrtKernelRegistry* registry, Options options, const OrtLogger* logger,
+       Log library_log)
     : device_(device),
       registry_(registry),
       options_(std::move(options)),
       log_(logger),
+      library_log_(library_log),
       default_memory_(device_memory_info(device.info().id)),
       memory_(device.new_session_memory(options_.gpu_mem_limit)) {
   session_is_stream_aware = options_.stream_aware;
@@ -99,6 +104,11 @@ void Ep::run_start(const OrtRunOptions* options) {
   cudaGetLastError();  // somebody else's, on this thread
   kernels_run_ = 0;
   run_ok_ = true;
+  captured_from_outside_ = options_.user_compute_stream && own_stream_->enter_outside_capture();
+  if (captured_from_outside_) {
+    memory_->arena->begin_capture(kOutsideGraph);
+    return;
+  }
   graph_id_ = capture_ ? graph_id_of(options) : kSkipCapture;
   if (capture_) capture_->begin_run(graph_id_, *own_stream_);
 }
@@ -107,6 +117,12 @@ void Ep::run_end(bool synchronize_now) {
   const DeviceGuard guard(device_.info().id);
   // The other EP may destroy its stream any time after the run.
   if (stream_ != own_stream_) move_to(own_stream_);
+  if (captured_from_outside_) {
+    // Nobody tells when the application's graph is gone, so its memory stays until the session ends.
+    memory_->arena->end_capture(true);
+    own_stream_->leave_outside_capture();
+    return;
+  }
   if (capture_) capture_->end_run(graph_id_, *own_stream_, kernels_run_, run_ok_);
   if (synchronize_now) synchronize();
 }
@@ -121,22 +137,24 @@ void Ep::synchronize() {
 void Ep::get_capability(const OrtGraph* graph, OrtEpGraphSupportInfo* support) {
   session_is_stream_aware = options_.stream_aware;
   std::vector<NodePlacement> nodes = claim_nodes(graph, support, device_.info());
-  if (options_.placement_file.empty()) return;
   const OrtNode* parent = nullptr;
   ort_check(api().Graph_GetParentNode(graph, &parent));
   // ORT asks for the bodies of control-flow nodes first, for the main graph last; then once more from the start.
   std::vector<NodePlacement>& all = subgraph_placements_;
   all.insert(all.end(), nodes.begin(), nodes.end());
   if (parent) return;
-  write_placement(options_.placement_file, all);
+  const auto taken = std::count_if(all.begin(), all.end(), [](const NodePlacement& n) { return n.taken; });
+  log_.info(concat(taken, " of ", all.size(), " nodes run on GPU ", device_.info().id,
+                   "; option placement_file=<path> writes which and why not the others"));
+  if (!options_.placement_file.empty()) write_placement(options_.placement_file, all);
   all.clear();
 }
 
 OrtAllocator* Ep::create_allocator(const OrtMemoryInfo* info) {
   const OrtMemoryDevice* device = info ? ep_api().MemoryInfo_GetMemoryDevice(info) : nullptr;
   if (device && ep_api().MemoryDevice_GetMemoryType(device) == OrtDeviceMemoryType_HOST_ACCESSIBLE)
-    return new ArenaAllocator(device_.pinned_arena(), pinned_memory_info(device_.info().id));
-  return new ArenaAllocator(memory_, device_memory_info(device_.info().id));
+    return new ArenaAllocator(device_.pinned_arena(), pinned_memory_info(device_.info().id), library_log_);
+  return new ArenaAllocator(memory_, device_memory_info(device_.info().id), library_log_);
 }
 
 void Ep::set_callbacks() {

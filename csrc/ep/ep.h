@@ -26,7 +26,7 @@ class EpBase : public OrtEp {
 
 class Ep : public EpBase {
  public:
-  Ep(DeviceContext& device, const OrtKernelRegistry* registry, Options options, const OrtLogger* logger);
+  Ep(DeviceContext& device, const OrtKernelRegistry* registry, Options options, const OrtLogger* logger, Log library_log);
   ~Ep() override;
   Ep(const Ep&) = delete;
   Ep& operator=(const Ep&) = delete;
@@ -34,7 +34,7 @@ class Ep : public EpBase {
   DeviceContext& device() { return device_; }
   const Options& options() const { return options_; }
   Arena& memory() { return *memory_->arena; }
-  bool capturing() const { return capture_ && capture_->capturing(); }
+  bool capturing() const { return stream_->capturing(); }
   std::unique_ptr<SharedState>& shared_slot(std::type_index type) { return shared_[type]; }
 
   // The stream that a kernel enqueues on. `named` is what ORT gives the kernel: null by default, another EP's stream
@@ -61,7 +61,7 @@ class Ep : public EpBase {
   DeviceContext& device_;
   const OrtKernelRegistry* registry_;
   const Options options_;
-  const Log log_;
+  const Log log_, library_log_;
   const Ort::MemoryInfo default_memory_;
   std::shared_ptr<SessionMemory> memory_;
   std::shared_ptr<ComputeStream> own_stream_;  // of this EP, or the user's
@@ -73,6 +73,7 @@ class Ep : public EpBase {
   int graph_id_ = kSkipCapture;
   int64_t kernels_run_ = 0;
   bool run_ok_ = true;
+  bool captured_from_outside_ = false;  // the application captures its stream around this run
 };
 
 }  // namespace cuvil::ep

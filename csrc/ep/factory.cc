@@ -125,7 +125,7 @@ OrtEp* Factory::create_ep(const OrtKeyValuePairs* const* metadata, size_t count,
     const std::lock_guard lock(mutex_);
     if (!registry_) registry_ = make_kernel_registry();
   }
-  return new Ep(device, registry_, std::move(options), logger);
+  return new Ep(device, registry_, std::move(options), logger, log_);
 }
 
 void Factory::set_callbacks() {
@@ -156,9 +156,10 @@ void Factory::set_callbacks() {
       const OrtMemoryDevice* where = ep_api().MemoryInfo_GetMemoryDevice(info);
       const int id = static_cast<int>(ep_api().MemoryDevice_GetDeviceId(where));
       DeviceContext& device = static_cast<Factory*>(self)->context(id);
+      const Log log = static_cast<Factory*>(self)->log_;
       const bool pinned = ep_api().MemoryDevice_GetMemoryType(where) == OrtDeviceMemoryType_HOST_ACCESSIBLE;
-      *out = pinned ? new ArenaAllocator(device.pinned_arena(), pinned_memory_info(id))
-                    : new ArenaAllocator(device.shared_arena(), device_memory_info(id));
+      *out = pinned ? new ArenaAllocator(device.pinned_arena(), pinned_memory_info(id), log)
+                    : new ArenaAllocator(device.shared_arena(), device_memory_info(id), log);
     });
   };
   ReleaseAllocator = [](OrtEpFactory*, OrtAllocator* allocator) noexcept {

@@ -3,8 +3,8 @@
 
 #include <memory>
 #include <string>
-#include <vector>
 
+#include "ep/kernel_context.h"
 #include "ep/ort.h"
 #include "ops/op.h"
 
@@ -23,13 +23,13 @@ class Kernel : public OrtKernelImpl {
   static OrtStatus* create(void* state, const OrtKernelInfo* info, OrtKernelImpl** out) noexcept;
 
  private:
+  void set_callbacks();
   void compute(OrtKernelContext* context);
   bool prepack(const OrtValue* weight, int input);
 
   Ep& ep_;
-  const OpEntry& entry_;
-  std::string where_;                         // "node 'x' (Relu)"
-  std::vector<bool> has_input_, has_output_;  // inputs that the op packed are gone
+  std::string where_;  // "node 'x' (Relu)"
+  NodePorts ports_;
   std::unique_ptr<Op> op_;
 };
 

@@ -43,13 +43,12 @@ class Memcpy : public OrtKernelImpl {
     ort_check(api().GetTensorSizeInBytes(in, &bytes));
     if (bytes == 0) return;
     if (!target.data || !source.data)
-      fail(ErrorKind::kOutOfMemory, "no memory for the copy: ", ep_.memory().last_failure());
+      fail(ErrorKind::kOutOfMemory, "no memory for the copy: ", Arena::take_last_failure());
     void* named = nullptr;
     ort_check(api().KernelContext_GetGPUComputeStream(context, &named));
     const cudaStream_t stream = ep_.stream_for_kernel(static_cast<cudaStream_t>(named));
-    copy(ep_.device(), target.data, !to_host_, source.data, to_host_, bytes, stream);
-    // Without ORT's streams nobody else waits before the CPU reads; a pageable source may be freed after this node.
-    if (!named) CUVIL_CUDA(cudaStreamSynchronize(stream));
+    // Without ORT's streams nobody else waits for the copy before the CPU reads or reuses host memory.
+    copy_on(ep_.device(), stream, target.data, !to_host_, source.data, to_host_, bytes, /*wait=*/named == nullptr);
     ep_.kernel_done(stream);
   }
 
@@ -64,7 +63,7 @@ OrtStatus* create(void* to_host, const OrtKernelInfo* info, OrtKernelImpl** out)
     ort_check(ep_api().KernelInfo_GetEp(info, &raw));
     Ep& ep = *const_cast<Ep*>(static_cast<const Ep*>(raw));
     const KernelNodeView view(info, ep.device().info());
-    *out = new Memcpy(ep, to_host != nullptr, concat("node '", view.name(), "' (", view.op_type(), ")"));
+    *out = new Memcpy(ep, to_host != nullptr, describe_node(view));
   });
 }
 

@@ -174,6 +174,20 @@ KernelNodeView::KernelNodeView(const OrtKernelInfo* info, const DeviceInfo& devi
   }
 }
 
+std::string KernelNodeView::first_output() const {
+  size_t size = 0;
+  if (!succeeded(api().KernelInfo_GetOutputName(info_, 0, nullptr, &size))) return "";
+  std::string text(size, '\0');
+  if (!succeeded(api().KernelInfo_GetOutputName(info_, 0, text.data(), &size))) return "";
+  text.resize(size ? size - 1 : 0);
+  return text;
+}
+
+std::string describe_node(const KernelNodeView& view) {
+  if (!view.name().empty()) return concat("node '", view.name(), "' (", view.op_type(), ")");
+  return concat("the node (", view.op_type(), ") that gives '", view.first_output(), "'");
+}
+
 std::optional<Tensor> KernelNodeView::constant_input(int i) const {
   if (!has_input(i)) return std::nullopt;
   int constant = 0;

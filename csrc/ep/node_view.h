@@ -75,6 +75,7 @@ class GraphNodeView : public NodeFacts {
 class KernelNodeView : public NodeFacts {
  public:
   KernelNodeView(const OrtKernelInfo* info, const DeviceInfo& device);
+  std::string first_output() const;
   std::optional<Tensor> constant_input(int i) const override;
   bool find(const char* attr, int64_t* v) const override;
   bool find(const char* attr, float* v) const override;
@@ -87,6 +88,9 @@ class KernelNodeView : public NodeFacts {
  private:
   const OrtKernelInfo* info_;
 };
+
+// "node 'x' (Relu)" for messages; a node without a name goes by its first output.
+std::string describe_node(const KernelNodeView& view);
 
 // A tensor OrtValue as the ops see it; its data stays ORT's. Throws for non-tensors and ranks above kMaxRank.
 Tensor tensor_of(const OrtValue* value);

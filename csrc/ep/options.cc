@@ -76,8 +76,10 @@ Options read_options(const OrtSessionOptions* session_options) {
   size_t count = 0;
   api().GetKeyValuePairs(raw, &keys, &values, &count);
   const std::string prefix = option_prefix();
+  bool env_allocators = false;
   for (size_t i = 0; i < count; ++i) {
     const std::string_view key = keys[i];
+    if (key == "session.use_env_allocators") env_allocators = std::string_view(values[i]) == "1";
     if (key.substr(0, prefix.size()) == prefix) set(o, key.substr(prefix.size()), values[i]);
   }
   const char* debug = std::getenv("CUVIL_DEBUG_SYNC");
@@ -87,6 +89,9 @@ Options read_options(const OrtSessionOptions* session_options) {
       "options stream_aware=1 and enable_cuda_graph=1 exclude each other: graphs are captured on the EP's own stream");
   require(!(o.stream_aware && o.user_compute_stream),
           "options stream_aware=1 and user_compute_stream exclude each other: ORT creates the streams with the first");
+  require(!(env_allocators && o.enable_cuda_graph),
+          "session.use_env_allocators=1 and enable_cuda_graph=1 exclude each other: the memory of a captured graph must "
+          "belong to the session");
   return o;
 }
 

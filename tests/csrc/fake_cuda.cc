@@ -4,6 +4,7 @@
 #include <cuda_runtime_api.h>
 #include <sys/mman.h>
 
+#include <cstdlib>
 #include <cstring>
 #include <deque>
 #include <functional>
@@ -116,9 +117,12 @@ char* map_pages(size_t bytes, int mode) {
 
 extern "C" {
 
+// Environment: FAKE_CUDA_DEVICES=0 is a machine without a driver, FAKE_CUDA_NO_CODE=1 a GPU this library was not built
+// for.
 cudaError_t cudaGetDeviceCount(int* count) {
-  *count = 1;
-  return cudaSuccess;
+  const char* devices = std::getenv("FAKE_CUDA_DEVICES");
+  *count = devices ? std::atoi(devices) : 1;
+  return *count ? cudaSuccess : done(cudaErrorInsufficientDriver);
 }
 cudaError_t cudaGetDeviceProperties(cudaDeviceProp* p, int) {
   *p = cudaDeviceProp{};
@@ -278,6 +282,11 @@ cudaError_t cudaThreadExchangeStreamCaptureMode(cudaStreamCaptureMode* mode) {
   std::swap(*mode, thread_mode);
   return cudaSuccess;
 }
+cudaError_t cudaStreamIsCapturing(cudaStream_t s, cudaStreamCaptureStatus* status) {
+  const Lock guard(lock);
+  *status = s->capturing ? cudaStreamCaptureStatusActive : cudaStreamCaptureStatusNone;
+  return cudaSuccess;
+}
 cudaError_t cudaStreamBeginCapture(cudaStream_t s, cudaStreamCaptureMode) {
   const Lock guard(lock);
   s->capturing = true;
@@ -316,7 +325,9 @@ cudaError_t cudaGraphLaunch(cudaGraphExec_t executable, cudaStream_t s) {
 
 namespace cuvil::ep {
 
-cudaError_t probe_machine_code() { return cudaSuccess; }
+cudaError_t probe_machine_code() {
+  return std::getenv("FAKE_CUDA_NO_CODE") ? cudaErrorNoKernelImageForDevice : cudaSuccess;
+}
 std::string built_for() { return "the fake device"; }
 
 }  // namespace cuvil::ep
