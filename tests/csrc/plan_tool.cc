@@ -7,7 +7,9 @@
 #include <string>
 #include <vector>
 
+#include "plan/pad.h"
 #include "plan/reduce.h"
+#include "plan/resize.h"
 #include "plan/shapes.h"
 #include "plan/slice.h"
 #include "plan/strided.h"
@@ -73,6 +75,27 @@ const std::map<std::string, std::function<void(const std::vector<List>&)>> kFunc
        print(p.shape);
        std::cout << "| " << p.count;
        for (const plan::ReducePass& s : p.passes) std::cout << " | " << s.outer << ' ' << s.reduce << ' ' << s.inner;
+     }},
+    {"pad",
+     [](auto& a) {
+       const plan::PadPlan p = plan::pad(dims(a[0]), a[1], a[2], static_cast<cuvil::PadMode>(a[3][0]));
+       print(p.shape);
+       std::cout << "| " << p.offset;
+       for (int i = 0; i < p.rank; ++i)
+         std::cout << " | " << p.out_extent[i] << ' ' << p.in_extent[i] << ' ' << p.in_stride[i] << ' ' << p.begin[i];
+     }},
+    // Scales and the region of interest are given in hundredths.
+    {"resize",
+     [](auto& a) {
+       plan::ResizeRequest request{.scales = {}, .sizes = a[2], .roi = {}, .axes = a[4]};
+       for (int64_t v : a[1]) request.scales.push_back(static_cast<float>(v) / 100);
+       for (int64_t v : a[3]) request.roi.push_back(static_cast<float>(v) / 100);
+       request.policy = static_cast<plan::AspectPolicy>(a[5][0]);
+       const plan::ResizePlan p = plan::resize(dims(a[0]), request, a[6][0] != 0);
+       print(p.shape);
+       for (int i = 0; i < p.rank; ++i)
+         std::cout << "| " << p.dim[i].in << ' ' << p.dim[i].out << ' ' << p.dim[i].in_stride << ' ' << p.dim[i].resized
+                   << ' ';
      }},
     {"reduce_parts",
      [](auto& a) { std::cout << plan::reduce_parts({a[0][0], a[0][1], a[0][2]}, a[1][0], static_cast<int>(a[2][0])); }},

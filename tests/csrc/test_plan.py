@@ -11,7 +11,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-SOURCES = ["tests/csrc/plan_tool.cc"] + [f"csrc/plan/{n}.cc" for n in ("reduce", "shapes", "slice", "strided")]
+NAMES = ("pad", "reduce", "resize", "shapes", "slice", "strided")
+SOURCES = ["tests/csrc/plan_tool.cc"] + [f"csrc/plan/{n}.cc" for n in NAMES]
 INT64 = np.iinfo(np.int64)
 
 
@@ -191,3 +192,69 @@ def test_reduce_parts(tool: Tool, outer: int, reduce: int, inner: int, vector: i
 def test_full_reduction_fills_the_device(tool: Tool) -> None:
     assert tool.ask("reduce_parts", [1, 1 << 24, 1], 4, 132) == [[1056]]
     assert tool.ask("reduce_parts", [0, 16, 4], 4, 132) == [[1]]
+
+
+@given(st.data(), st.lists(st.sampled_from([1, 2, 3, 4]), min_size=1, max_size=4), st.integers(0, 3))
+def test_pad(tool: Tool, data: st.DataObject, shape: list[int], mode: int) -> None:
+    before, after = ([data.draw(st.sampled_from([0, 0, 1, -1])) for _ in shape] for _ in range(2))
+    for i, extent in enumerate(shape):
+        if extent + min(before[i], 0) + min(after[i], 0) < 2:  # too little left to reflect
+            before[i] = after[i] = 0
+    x = np.arange(np.prod(shape, dtype=np.int64)).reshape(shape) + 1
+    key = tuple(slice(max(-b, 0), e - max(-a, 0)) for b, a, e in zip(before, after, shape, strict=True))
+    width = [(max(b, 0), max(a, 0)) for b, a in zip(before, after, strict=True)]
+    expected = np.pad(x[key], width, mode=("constant", "reflect", "edge", "wrap")[mode])
+    found, (offset,), *dims = tool.ask("pad", shape, [*before, *after], [], mode)
+    assert found == list(expected.shape)
+    # What the kernel does with each dimension, here by NumPy, must give the padded tensor.
+    out, kept, strides, begin = (list(v) for v in zip(*dims, strict=True))
+    y = look(x, offset, kept, strides).reshape(kept)
+    width = [(b, o - k - b) for b, o, k in zip(begin, out, kept, strict=True)]
+    padded = np.pad(y, width, mode=("constant", "reflect", "edge", "wrap")[mode])
+    np.testing.assert_array_equal(padded.reshape(-1), expected.reshape(-1))
+
+
+def test_pad_of_axes_and_errors(tool: Tool) -> None:
+    assert tool.ask("pad", [2, 3, 4], [1, 2], [-1], 0)[0] == [2, 3, 7]
+    for question in (([2], [1], [], 0), ([2], [-3, 0], [], 0), ([0], [1, 0], [], 2), ([2], [0, 0], [3], 0)):
+        with pytest.raises(ValueError, match="error"):
+            tool.ask("pad", *question)
+
+
+def test_resize(tool: Tool) -> None:
+    """Sizes round down from scales; dimensions that stay are merged and marked."""
+    assert tool.ask("resize", [2, 3, 5, 7], [100, 100, 200, 150], [], [], [], 0, 0) == [
+        [2, 3, 10, 10],
+        [6, 6, 35, 0],
+        [5, 10, 7, 1],
+        [7, 10, 1, 1],
+    ]
+    assert tool.ask("resize", [2, 5, 3, 4], [], [10], [], [1], 0, 0) == [
+        [2, 10, 3, 4],
+        [2, 2, 60, 0],
+        [5, 10, 12, 1],
+        [12, 12, 1, 0],
+    ]
+    assert tool.ask("resize", [2, 3], [100, 100], [], [], [], 0, 0) == [[2, 3], [6, 6, 1, 0]]
+    # The same size, but of a part of the input: still resampled.
+    assert tool.ask("resize", [4], [100], [], [0, 50], [], 0, 1) == [[4], [4, 4, 1, 1]]
+    # 6 x 9 into 5 x 8, keeping the aspect: 5/6 is the smaller scale, 8/9 the larger.
+    assert tool.ask("resize", [6, 9], [], [5, 8], [], [], 1, 0)[0] == [5, 8]
+    assert tool.ask("resize", [6, 9], [], [3, 8], [], [], 1, 0)[0] == [3, 5]
+    assert tool.ask("resize", [6, 9], [], [3, 8], [], [], 2, 0)[0] == [5, 8]
+
+
+@pytest.mark.parametrize(
+    "question",
+    [
+        ([4], [], [], [], [], 0, 0),
+        ([4], [100], [4], [], [], 0, 0),
+        ([4], [100, 100], [], [], [], 0, 0),
+        ([4], [0], [], [], [], 0, 0),
+        ([0], [], [3], [], [], 0, 0),
+        ([4], [100], [], [0, 50, 100], [], 0, 1),
+    ],
+)
+def test_resize_refuses(tool: Tool, question: tuple[object, ...]) -> None:
+    with pytest.raises(ValueError, match="error: Resize"):
+        tool.ask("resize", *question)  # type: ignore[arg-type]
