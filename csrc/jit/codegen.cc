@@ -236,7 +236,9 @@ class Writer {
 }  // namespace
 
 std::string generate(const Program& program, const Specialisation& spec) {
-  return concat(kPreludeMemory, kPreludeArithmetic, kPreludeMath, Writer(program, spec).kernel());
+  // How the functions that cost most to compile are defined.
+  const char* math = spec.outline ? "#define MATH_FN static __device__ __noinline__\n" : "#define MATH_FN FN\n";
+  return concat(kPreludeMemory, kPreludeArithmetic, math, kPreludeMath, Writer(program, spec).kernel());
 }
 
 }  // namespace cuvil::jit

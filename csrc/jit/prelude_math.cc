@@ -3,9 +3,9 @@
 namespace cuvil::jit {
 
 const char kPreludeMath[] = R"cuda(
-#define MATH(name, f, d)                  \
-  FN float name(float x) { return f(x); } \
-  FN double name(double x) { return d(x); }
+#define MATH(name, f, d)                       \
+  MATH_FN float name(float x) { return f(x); } \
+  MATH_FN double name(double x) { return d(x); }
 MATH(op_sqrt, sqrtf, sqrt)
 MATH(op_exp, expf, exp)
 MATH(op_log, logf, log)
@@ -27,8 +27,8 @@ MATH(op_ceil, ceilf, ceil)
 MATH(op_round, rintf, rint)  // ties to even
 MATH(m_expm1, expm1f, expm1)
 MATH(m_log1p, log1pf, log1p)
-FN float m_pow(float x, float y) { return powf(x, y); }
-FN double m_pow(double x, double y) { return pow(x, y); }
+MATH_FN float m_pow(float x, float y) { return powf(x, y); }
+MATH_FN double m_pow(double x, double y) { return pow(x, y); }
 
 template <class T> FN T op_reciprocal(T x) { return T(1) / x; }
 

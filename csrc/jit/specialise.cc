@@ -69,6 +69,7 @@ void choose_unroll(const Program& program, int64_t count, const DeviceTraits& de
   constexpr int kMaxBytes = 128;  // of loaded data a thread: 32 registers
   constexpr int kMaxCost = 1200;  // of instructions a thread
   const int cost = cost_of(program, *spec);
+  spec->outline = cost > kMaxCost;
   while (spec->vector > 1 && cost * spec->vector > kMaxCost) spec->vector /= 2;
   size_t bytes = 0;
   for (size_t k = 0; k < program.inputs.size(); ++k)

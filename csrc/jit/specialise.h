@@ -28,7 +28,9 @@ struct Specialisation {
   int unroll = 1;               // such groups a thread, their loads issued before anything is computed
   bool rows = false;            // a group never crosses the end of the last collapsed dimension
   bool wide = false;            // 64-bit indices
-  bool stream = false;          // more data than L2 holds: mark loads and stores evict-first
+  // Call mathematical functions instead of inlining them: a long program compiles in seconds.
+  bool outline = false;
+  bool stream = false;  // more data than L2 holds: mark loads and stores evict-first
 
   bool operator==(const Specialisation&) const = default;
 };

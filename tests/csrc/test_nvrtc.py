@@ -3,6 +3,8 @@ architecture of the default build. NVRTC needs no GPU."""
 
 from __future__ import annotations
 
+import time
+
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
@@ -126,6 +128,14 @@ def jobs(draw: st.DrawFn) -> Job:
 def test_random_programs_compile(tool: Tool, job: Job, sm: int) -> None:
     job.sm = sm
     check(tool, [job])
+
+
+def test_the_longest_program_of_the_slowest_instruction_compiles_in_seconds(tool: Tool) -> None:
+    # Inlined a thousand times, a sine takes minutes.
+    code = ["load.f64 0", *(f"sin.f64 {i}" for i in range(1023))]
+    start = time.monotonic()
+    check(tool, [Job([("f64", (2**20,))], code, [1023], sm=90)])
+    assert time.monotonic() - start < 20  # about 1 s on an idle core
 
 
 def test_unknown_architecture_is_refused_and_newer_ones_get_ptx(tool: Tool) -> None:
