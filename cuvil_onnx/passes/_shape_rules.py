@@ -1,4 +1,4 @@
-"""How each operator makes shapes from shapes, and shape vectors from shape vectors."""
+"""How each operator makes shapes from shapes."""
 
 from __future__ import annotations
 
@@ -6,52 +6,9 @@ from collections.abc import Callable, Sequence
 
 import onnx_ir as ir
 
-from cuvil_onnx.passes._dims import Dim, Dims, Names
-from cuvil_onnx.rewrite.graph import GraphContext
-
-MAX_VECTOR = 16
-"""Integer tensors with more elements are not shapes."""
-
-Vector = tuple[Dim | bool | None, ...]
-
-
-class Sizes:
-    """What is known: `dims` of values, and `vectors`, the elements of small integer tensors of rank 0 or 1."""
-
-    def __init__(self, ctx: GraphContext, names: Names) -> None:
-        self.ctx = ctx
-        self.names = names
-        self.dims: dict[ir.Value, Dims] = {}
-        self.vectors: dict[ir.Value, Vector] = {}
-
-    def symbol(self, declared: Dim | None, value: ir.Value, axis: int) -> str:
-        """A declared symbol; files also write "-1", "?" or nothing for sizes that need not be equal."""
-        if isinstance(declared, str) and any(c.isalpha() for c in declared) and declared.lower() != "none":
-            return declared
-        return self.names.formula(f"{value.name}.{axis}")
-
-    def of(self, value: ir.Value | None) -> Dims | None:
-        """The shape of a value, when its rank is known."""
-        return None if value is None else self.dims.get(value)
-
-    def vector(self, value: ir.Value | None) -> Vector | None:
-        """The elements of a small integer tensor; None in it is an element that is not known."""
-        if value is None:
-            return None
-        if value not in self.vectors:
-            tensor = self.ctx.tensor(value)
-            if tensor is None or tensor.size > MAX_VECTOR or tensor.dtype not in (ir.DataType.INT64, ir.DataType.INT32):
-                return None
-            self.vectors[value] = tuple(int(i) for i in tensor.numpy().reshape(-1))
-        return self.vectors[value]
-
-    def ints(self, node: ir.Node, name: str, index: int) -> list[int] | None:
-        """An attribute that became an input (axes, ...): its integers, None when absent or unknown."""
-        given = self.ctx.attr(node, name)
-        if given is not None:
-            return [int(i) for i in given]
-        return self.ctx.ints(node.inputs[index]) if index < len(node.inputs) else None
-
+from cuvil_onnx.passes._dims import Dim, Dims
+from cuvil_onnx.passes._sizes import MAX_VECTOR, Sizes
+from cuvil_onnx.passes._vectors import elements, window_of
 
 Rule = Callable[[ir.Node, Sizes], "Dims | None"]
 
@@ -60,7 +17,7 @@ def propagate(node: ir.Node, sizes: Sizes) -> list[Dims | None]:
     """The shapes of a node's outputs as far as they are known; also takes note of shape vectors."""
     domain = "" if node.domain in ("ai.onnx", "cuvil") else node.domain
     if domain == "" and len(node.outputs) == 1:
-        made = _vector(node, sizes)
+        made = elements(node, sizes)
         if made is not None and len(made) <= MAX_VECTOR:
             sizes.vectors[node.outputs[0]] = made
     if domain == "" and node.op_type == "Split":
@@ -280,7 +237,7 @@ def _range(node: ir.Node, sizes: Sizes) -> Dims | None:
 
 def _shape_of_shape(node: ir.Node, sizes: Sizes) -> Dims | None:
     x = sizes.of(node.inputs[0])
-    return None if x is None else (len(_window_of(node, sizes, x)),)
+    return None if x is None else (len(window_of(node, sizes, x)),)
 
 
 def _constant_of_shape(node: ir.Node, sizes: Sizes) -> Dims | None:
@@ -298,91 +255,16 @@ def _attention(node: ir.Node, sizes: Sizes) -> Dims | None:
     return (*q[:2], q[2] if v is None else v[2])
 
 
-def _window_of(node: ir.Node, sizes: Sizes, items: Sequence[Dim]) -> Sequence[Dim]:
-    """The part of a shape that Shape's `start` and `end` choose."""
-    return items[slice(sizes.ctx.attr(node, "start", 0), sizes.ctx.attr(node, "end", len(items)))]
-
-
-def _vector(node: ir.Node, sizes: Sizes) -> Vector | None:
-    """The elements of the integer (or bool) tensor that a node of shape arithmetic computes."""
-    kind, ctx = node.op_type, sizes.ctx
-    first = node.inputs[0] if node.inputs else None
-    if kind == "Shape":
-        dims = sizes.of(first)
-        return None if dims is None else tuple(_window_of(node, sizes, dims))
-    if kind == "ConstantOfShape":
-        count, value = sizes.vector(first), ctx.attr(node, "value")
-        if count is None or len(count) > 1 or not all(isinstance(c, int) and c <= MAX_VECTOR for c in count):
-            return None
-        fill = 0 if value is None else value.numpy().reshape(-1)[0]
-        total = int(count[0]) if count and count[0] is not None and not isinstance(count[0], str) else 1
-        return (int(fill),) * total if int(fill) == fill and value is not None else None
-    a = sizes.vector(first)
-    if kind == "Concat":
-        pieces = [sizes.vector(v) for v in node.inputs]
-        return None if any(p is None for p in pieces) else tuple(e for p in pieces if p is not None for e in p)
-    if a is None:
-        return None
-    if kind in ("Cast", "Identity", "Unsqueeze", "Squeeze", "Reshape", "Flatten"):
-        if kind == "Cast" and ctx.attr(node, "to") not in (ir.DataType.INT64, ir.DataType.INT32):
-            return None
-        return a
-    if kind == "Gather":
-        indices = ctx.ints(node.inputs[1])
-        ok = indices is not None and all(-len(a) <= i < len(a) for i in indices)
-        return tuple(a[i] for i in indices) if indices is not None and ok else None
-    if kind == "Slice":
-        given = ctx.attr(node, "ends")
-        ends = list(given) if given is not None else ctx.ints(node.inputs[2] if len(node.inputs) > 2 else None)
-        starts, steps = sizes.ints(node, "starts", 1), sizes.ints(node, "steps", 4) or [1]
-        return a[starts[0] : ends[0] : steps[0]] if starts and ends and len(starts) == 1 else None
-    if kind in ("Add", "Sub", "Mul", "Div", "Equal"):
-        return _arithmetic(kind, a, sizes.vector(node.inputs[1]), sizes.names)
-    if kind == "Where":
-        x, y = sizes.vector(node.inputs[1]), sizes.vector(node.inputs[2])
-        if x is None or y is None or not len(a) == len(x) == len(y):
-            return None
-        return tuple(None if c is None else (p if c else q) for c, p, q in zip(a, x, y, strict=True))
-    if kind == "ReduceProd" and all(e is not None for e in a) and not ctx.attr(node, "keepdims", 1):
-        return (sizes.names.multiply([e for e in a if e is not None]),)
-    return None
-
-
-def _arithmetic(kind: str, a: Vector, b: Vector | None, names: Names) -> Vector | None:
-    if b is None or (len(a) != len(b) and 1 not in (len(a), len(b))):
-        return None
-    count = max(len(a), len(b))
-    left, right = (v * count if len(v) == 1 else v for v in (a, b))
-    return tuple(
-        None if x is None or y is None else _combine(kind, x, y, names) for x, y in zip(left, right, strict=True)
-    )
-
-
-def _combine(kind: str, x: Dim, y: Dim, names: Names) -> Dim | bool | None:
-    if kind == "Add":
-        return names.add(x, y)
-    if kind == "Sub":
-        return names.subtract(x, y)
-    if kind == "Mul":
-        return names.multiply([x, y])
-    if kind == "Div":
-        return names.divide(x, y) if isinstance(y, int) and y > 0 else None
-    if isinstance(x, int) == isinstance(y, int):
-        return x == y if isinstance(x, int) or x == y else None
-    number = x if isinstance(x, int) else y
-    return False if isinstance(number, int) and number < 0 else None
-
-
 _ELEMENTWISE = (
     "Add Sub Mul Div Pow Mod Max Min Sum Mean Where And Or Xor Equal Less LessOrEqual Greater GreaterOrEqual "
     "BitwiseAnd BitwiseOr BitwiseXor BitShift PRelu"
 )
 _SAME = (
     "Neg Abs Sqrt Reciprocal Exp Log Erf Tanh Sigmoid Sin Cos Tan Asin Acos Atan Sinh Cosh Asinh Acosh Atanh Floor "
-    "Ceil Round Sign Relu Softplus Softsign HardSwish Mish Gelu Swish LeakyRelu Elu Selu Celu HardSigmoid ThresholdedRelu "
-    "Clip Cast Identity Not IsNaN IsInf BitwiseNot Softmax LogSoftmax Hardmax LayerNormalization RMSNormalization "
-    "BatchNormalization InstanceNormalization GroupNormalization LpNormalization LRN CumSum Trilu Dropout ScatterND "
-    "QuantizeLinear DequantizeLinear"
+    "Ceil Round Sign Relu Softplus Softsign HardSwish Mish Gelu Swish LeakyRelu Elu Selu Celu HardSigmoid "
+    "ThresholdedRelu Clip Cast Identity Not IsNaN IsInf BitwiseNot Softmax LogSoftmax Hardmax LayerNormalization "
+    "RMSNormalization BatchNormalization InstanceNormalization GroupNormalization LpNormalization LRN CumSum Trilu "
+    "Dropout ScatterND QuantizeLinear DequantizeLinear"
 )
 _REDUCTIONS = "Mean Sum Max Min Prod L1 L2 SumSquare LogSum LogSumExp"
 _RULES: dict[str, Rule] = {

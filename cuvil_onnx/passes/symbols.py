@@ -2,8 +2,8 @@
 
 ONNX's inference gives up on the sum of two tensors of symbolic shape and on shape arithmetic, and hands out a new
 symbol each time; no rule can then prove that a residual has the shape of what it is added to. One sweep in topological
-order evaluates shapes and the integer vectors that shapes are made of, symbolically. Results are what the sizes are in every
-run that ends without an error.
+order evaluates shapes and the integer vectors that shapes are made of, symbolically. Results are what the sizes are in
+every run that ends without an error.
 """
 
 from __future__ import annotations
@@ -11,7 +11,8 @@ from __future__ import annotations
 import onnx_ir as ir
 
 from cuvil_onnx.passes._dims import Dims, Names
-from cuvil_onnx.passes._shape_rules import Sizes, propagate
+from cuvil_onnx.passes._shape_rules import propagate
+from cuvil_onnx.passes._sizes import Sizes
 from cuvil_onnx.rewrite.graph import GraphContext
 from cuvil_onnx.rewrite.trace import Trace
 

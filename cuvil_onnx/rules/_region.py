@@ -17,6 +17,9 @@ MAX_INSTRUCTIONS = 64
 MAX_SEARCH = 2000
 """Nodes looked at to prove that no path leaves a region and enters it again; beyond that it counts as one."""
 
+MAX_READERS = 64
+"""A value with more readers does not draw them in: they would be listed again for every node that joins."""
+
 _INTEGERS = (ir.DataType.INT64, ir.DataType.INT32, ir.DataType.BOOL)
 
 
@@ -75,7 +78,8 @@ class Region:
             if producer is not None:
                 found[producer] = None
         for value in self.outputs:
-            found.update(dict.fromkeys(self.ctx.users(value)))
+            if self.ctx.use_count(value) <= MAX_READERS:
+                found.update(dict.fromkeys(self.ctx.users(value)))
         return [n for n in found if n not in self.members and n.graph is graph and eligible(n, self.ctx)]
 
     def _one_shape(self) -> bool:

@@ -29,12 +29,12 @@ def models(draw: st.DrawFn) -> onnx.ModelProto:
         pick = st.sampled_from([*values, *values, "c", "c3"])
         out = f"v{index}"
         if kind in BINARY:
-            nodes.append(helper.make_node(kind, [draw(pick), draw(pick)], [out]))
+            nodes.append(helper.make_node(kind, [draw(st.sampled_from(values)), draw(pick)], [out]))
             if kind == "PRelu":  # the slope must not enlarge the result
                 nodes[-1].input[1] = "c"
         elif kind == "Where":
             nodes.append(helper.make_node("Greater", [draw(pick), draw(pick)], [out + "b"]))
-            nodes.append(helper.make_node("Where", [out + "b", draw(pick), draw(pick)], [out]))
+            nodes.append(helper.make_node("Where", [out + "b", draw(st.sampled_from(values)), draw(pick)], [out]))
         elif kind == "Half":
             nodes.append(helper.make_node("Cast", [draw(st.sampled_from(values))], [out + "h"], to=TensorProto.FLOAT16))
             nodes.append(helper.make_node("Cast", [out + "h"], [out], to=TensorProto.FLOAT))

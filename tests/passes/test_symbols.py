@@ -1,0 +1,125 @@
+"""name_dimensions: what is computed alike has one name, and nothing that may differ shares one."""
+
+from __future__ import annotations
+
+import numpy as np
+import onnx
+import onnx_ir as ir
+import pytest
+from onnx import helper, numpy_helper
+
+from cuvil_onnx.passes.shapes import infer_shapes
+from cuvil_onnx.passes.symbols import name_dimensions
+from cuvil_onnx.rewrite.graph import GraphContext
+from cuvil_onnx.rewrite.trace import Trace
+
+
+def shapes(text: str, opset: int = 17, **constants: np.ndarray) -> dict[str, tuple[int | str | None, ...] | None]:
+    """The shapes of all values of a graph in ONNX's text form, after inference and naming."""
+    parsed = onnx.parser.parse_graph(f"g {text}")
+    for name, array in constants.items():
+        parsed.initializer.append(numpy_helper.from_array(np.asarray(array), name))
+    model = helper.make_model(parsed, opset_imports=[helper.make_opsetid("", opset)], ir_version=8)
+    ctx = GraphContext(ir.from_proto(model))
+    infer_shapes(ctx, Trace())
+    name_dimensions(ctx, Trace())
+    found = {v.name or "": ctx.shape(v) for node in ctx.model.graph for v in node.outputs}
+    assert name_dimensions(ctx, Trace()) == 0, "a second sweep changes names"
+    return found
+
+
+def test_sum_of_tensors_of_one_symbolic_shape() -> None:
+    assert shapes("(float[B,S,8] x, float[B,S,8] z) => (float[B,S,8] y) { y = Add(x, z) }")["y"] == ("B", "S", 8)
+
+
+def test_sum_of_unrelated_sizes_is_neither() -> None:
+    found = shapes("(float[A,8] x, float[B,8] z) => (float[C,8] y, float[C,8] w) { y = Add(x, z) w = Mul(z, x) }")
+    assert found["y"] == found["w"] and found["y"][0] not in ("A", "B", None)
+
+
+def test_a_number_beats_a_symbol_in_broadcasting() -> None:
+    assert shapes("(float[A,8] x, float[4,1] z) => (float[4,8] y) { y = Add(x, z) }")["y"] == (4, 8)
+
+
+@pytest.mark.parametrize("vague", ["?", ""])
+def test_sizes_without_a_name_are_all_different(vague: str) -> None:
+    dims = f"{vague},{vague}" if vague else "?,?"
+    found = shapes(f"(float[{dims}] x, float[{dims}] z) => (float[?,?] y, float[?,?] w) {{ y = Neg(x) w = Neg(z) }}")
+    assert len({*found["y"], *found["w"]}) == 4
+
+
+RESHAPE = (
+    "s = Shape(x) b = Gather(s, i0) n = Gather(s, i1) b1 = Unsqueeze(b, a0) n1 = Unsqueeze(n, a0) "
+    "t = Concat<axis=0>(b1, n1, h) y = Reshape(x, t)"
+)
+INDICES = {"i0": np.array(0), "i1": np.array(1), "a0": np.array([0]), "h": np.array([2, 4])}
+
+
+def test_reshape_to_a_computed_shape() -> None:
+    text = f"(float[B,S,8] x) => (float[B,S,2,4] y, float[B,S,8] w) {{ {RESHAPE} w = Reshape(y, back) }}"
+    found = shapes(text, **INDICES, back=np.array([0, 0, -1]))
+    assert found["y"] == ("B", "S", 2, 4) and found["w"] == ("B", "S", 8)
+
+
+def test_minus_one_is_what_is_left() -> None:
+    text = "(float[B,S,8] x) => (float[M,8] y, float[B,K] w) { y = Reshape(x, t) w = Reshape(x, u) }"
+    found = shapes(text, t=np.array([-1, 8]), u=np.array([0, -1]))
+    assert found["y"][1] == 8 and found["w"][0] == "B"
+    again = "(float[B,S,8] x) => (float[M,8] y, float[M,8] w) { y = Reshape(x, t) w = Reshape(x, t) }"
+    found = shapes(again, t=np.array([-1, 8]))
+    assert found["y"] == found["w"]
+
+
+def test_attention_scores_and_context() -> None:
+    text = (
+        "(float[B,S,2,4] q, float[B,T,2,4] k, float[B,1,1,T] m) => (float[B,S,2,4] y) { "
+        "qt = Transpose<perm=[0,2,1,3]>(q) kt = Transpose<perm=[0,2,3,1]>(k) vt = Transpose<perm=[0,2,1,3]>(k) "
+        "s = MatMul(qt, kt) a = Add(s, m) p = Softmax(a) c = MatMul(p, vt) y = Transpose<perm=[0,2,1,3]>(c) }"
+    )
+    found = shapes(text)
+    assert found["p"] == ("B", 2, "S", "T") and found["y"] == ("B", "S", 2, 4)
+
+
+def test_position_ids_cut_from_a_table() -> None:
+    # x + table[:S] runs only where min(S, 16) is S: the sum is S long. The table's part itself is not known to be.
+    text = (
+        "(float[B,S,8] x) => (float[B,S,8] y) { s = Shape(x) n = Gather(s, a1) "
+        "part = Slice(table, a0, n, a1, a1) y = Add(x, part) }"
+    )
+    found = shapes(text, table=np.zeros((1, 16, 8), np.float32), a0=np.array([0]), a1=np.array([1]))
+    assert found["part"] == (1, "min(S,16)", 8) and found["y"] == ("B", "S", 8)
+
+
+def test_expand_to_a_guarded_shape() -> None:
+    # What torch writes for expand: -1 in the target would mean "keep", which a size never is.
+    text = (
+        "(float[B,S] x, float[1,1] one) => (float[B,S] y) { s = Shape(x) k = Shape(s) "
+        "f = ConstantOfShape<value=int64[1] {1}>(k) m = Mul(f, minus) e = Equal(s, m) w = Where(e, f, s) y = Expand(one, w) }"
+    )
+    assert shapes(text, minus=np.array(-1))["y"] == ("B", "S")
+
+
+@pytest.mark.parametrize(
+    ("attributes", "same"),
+    [("pads=[1,1,1,1]", True), ("pads=[0,0,0,0]", False), ("pads=[1,1,1,1], strides=[2,2]", False)],
+)
+def test_convolution_that_keeps_or_changes_the_size(attributes: str, same: bool) -> None:
+    body = f"y = Conv<{attributes}>(x, w) z = Conv<{attributes}>(x, w)"
+    text = f"(float[N,4,H,W] x) => (float[N,6,P,Q] y, float[N,6,P,Q] z) {{ {body} }}"
+    found = shapes(text, w=np.zeros((6, 4, 3, 3), np.float32))
+    assert found["y"] == found["z"] and (found["y"][2:] == ("H", "W")) == same
+
+
+def test_values_in_a_subgraph_know_the_outer_names() -> None:
+    text = (
+        "(float[B,8] x, bool c) => (float[B,8] y) { a = Relu(x) "
+        "y = If<then_branch=t () => (float[B,8] p) { p = Add(a, x) }, "
+        "else_branch=e () => (float[B,8] q) { q = Neg(a) }>(c) }"
+    )
+    parsed = onnx.parser.parse_graph(f"g {text}")
+    model = helper.make_model(parsed, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+    ctx = GraphContext(ir.from_proto(model))
+    infer_shapes(ctx, Trace())
+    name_dimensions(ctx, Trace())
+    inner = [v for graph in ctx.graphs[1:] for node in graph for v in node.outputs]
+    assert [ctx.shape(v) for v in inner] == [("B", 8), ("B", 8)]
