@@ -13,7 +13,7 @@ from cuvil_onnx.rules._common import dims, fits
 MAX_NODES = 48
 MAX_INPUTS = 16
 MAX_OUTPUTS = 8
-MAX_INSTRUCTIONS = 64
+MAX_INSTRUCTIONS = 128
 MAX_SEARCH = 2000
 """Nodes looked at to prove that no path leaves a region and enters it again; beyond that it counts as one."""
 
@@ -48,29 +48,8 @@ class Region:
             return False
         return bool(self.inputs) and self._one_shape() and self._convex()
 
-    def compiles(self) -> bool:
-        """Whether every node has an exact translation and the program is not too long."""
-        program = Program()
-        known: dict[ir.Value, Operand] = {}
-        try:
-            for index, source in enumerate(self.inputs):
-                dtype = self.ctx.dtype(source)
-                if dtype is None:
-                    return False
-                known[source] = program.load(index, dtype)
-            for node in self.nodes:
-                for value in node.inputs:
-                    tensor = None if value is None or value in known else self.ctx.tensor(value)
-                    if value is not None and tensor is not None:
-                        known[value] = program.constant(tensor.numpy(), tensor.dtype)
-                result = compile_node(program, node, [None if v is None else known[v] for v in node.inputs])
-                known[node.outputs[0]] = result
-        except UnsupportedError:
-            return False
-        return len(program.instructions) <= MAX_INSTRUCTIONS
-
     def neighbours(self) -> list[ir.Node]:
-        """The nodes next to the region that could join it: producers of inputs, then readers of outputs."""
+        """The nodes of the same graph next to the region: producers of inputs, then readers of outputs."""
         graph = self.nodes[0].graph
         found: dict[ir.Node, None] = {}
         for value in self.inputs:
@@ -80,7 +59,7 @@ class Region:
         for value in self.outputs:
             if self.ctx.use_count(value) <= MAX_READERS:
                 found.update(dict.fromkeys(self.ctx.users(value)))
-        return [n for n in found if n not in self.members and n.graph is graph and eligible(n, self.ctx)]
+        return [n for n in found if n not in self.members and n.graph is graph]
 
     def _one_shape(self) -> bool:
         """Whether every output is known to have the shape that all inputs broadcast to.
@@ -124,34 +103,75 @@ class Region:
         return True
 
 
-def eligible(node: ir.Node, ctx: GraphContext) -> bool:
-    """Whether a node is elementwise work on data: not shape arithmetic, and not something folding takes care of."""
+def instructions(node: ir.Node, ctx: GraphContext) -> int:
+    """How many instructions a node takes in a program; 0 when it must not be in one.
+
+    That is for what is not elementwise or has no exact translation, for shape arithmetic, and for what constant folding
+    takes care of.
+    """
     if not is_elementwise(node) or node.graph is None:
-        return False
+        return 0
     if all(v is None or ctx.is_constant(v) for v in node.inputs):
-        return False
+        return 0
     rank = ctx.rank(node.outputs[0])
     if rank == 0 or (ctx.dtype(node.outputs[0]) in _INTEGERS and (rank is None or rank <= 1)):
-        return False
-    return Region([node], ctx).compiles()
+        return 0
+    program = Program()
+    operands: list[Operand | None] = []
+    try:
+        for index, value in enumerate(node.inputs):
+            dtype = ctx.dtype(value)
+            if value is None:
+                operands.append(None)
+            elif _immediate(value, node, ctx):
+                tensor = ctx.tensor(value)
+                assert tensor is not None
+                operands.append(program.constant(tensor.numpy(), tensor.dtype))
+            elif dtype is None:
+                return 0
+            else:
+                operands.append(program.load(index, dtype))
+        compile_node(program, node, operands)
+    except UnsupportedError:
+        return 0
+    return len(program.instructions)
 
 
 def grow(root: ir.Node, ctx: GraphContext) -> Region:
     """The region around `root`, extended one neighbour at a time for as long as one kernel can compute it."""
     region = Region([root], ctx)
+    costs: dict[ir.Node, int] = {root: instructions(root, ctx)}
+    total = costs[root]  # with every load counted once a node: an upper bound
     rejected: set[ir.Node] = set()
-    while True:
-        for node in region.neighbours():
-            if node in rejected:
-                continue
-            larger = Region([*region.nodes, node], ctx)
-            if larger.allowed() and larger.compiles():
-                region = larger
-                rejected.clear()  # what did not fit before may fit now: the other arm of a diamond
+    grown = True
+    while grown:
+        # What did not fit before may fit now, such as the other arm of a diamond: one more round after each that grew.
+        grown = False
+        rejected.clear()
+        while True:
+            larger = _extended(region, total, costs, rejected, ctx)
+            if larger is None:
                 break
-            rejected.add(node)
-        else:
-            return region
+            region, total = larger
+            grown = True
+    return region
+
+
+def _extended(
+    region: Region, total: int, costs: dict[ir.Node, int], rejected: set[ir.Node], ctx: GraphContext
+) -> tuple[Region, int] | None:
+    """`region` with one more node, and the instructions then; None when no neighbour fits."""
+    for node in region.neighbours():
+        if node in rejected:
+            continue
+        if node not in costs:
+            costs[node] = instructions(node, ctx)
+        if costs[node] and total + costs[node] <= MAX_INSTRUCTIONS:
+            larger = Region([*region.nodes, node], ctx)
+            if larger.allowed():
+                return larger, total + costs[node]
+        rejected.add(node)
+    return None
 
 
 def _immediate(value: ir.Value, node: ir.Node, ctx: GraphContext) -> bool:

@@ -15,7 +15,7 @@ from custom_ops.program import elementwise_ops
 from cuvil_onnx.rewrite.graph import GraphContext
 from cuvil_onnx.rewrite.rule import Exactness, Match, Phase, Refusal, Replacement, Rule
 from cuvil_onnx.rules._common import name_node
-from cuvil_onnx.rules._region import Region, eligible, grow
+from cuvil_onnx.rules._region import Region, grow, instructions
 
 LOWEST_OPSET = 7  # before it, broadcasting was an attribute
 
@@ -29,7 +29,7 @@ class Pointwise(Rule):
     roots = tuple(elementwise_ops())
 
     def match(self, node: ir.Node, ctx: GraphContext) -> Match | Refusal | None:
-        if ctx.opset() < LOWEST_OPSET or not eligible(node, ctx):
+        if ctx.opset() < LOWEST_OPSET or not instructions(node, ctx):
             return None
         region = grow(node, ctx)
         if len(region.nodes) < 2 or not region.outputs:

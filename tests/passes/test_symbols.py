@@ -94,7 +94,8 @@ def test_expand_to_a_guarded_shape() -> None:
     # What torch writes for expand: -1 in the target would mean "keep", which a size never is.
     text = (
         "(float[B,S] x, float[1,1] one) => (float[B,S] y) { s = Shape(x) k = Shape(s) "
-        "f = ConstantOfShape<value=int64[1] {1}>(k) m = Mul(f, minus) e = Equal(s, m) w = Where(e, f, s) y = Expand(one, w) }"
+        "f = ConstantOfShape<value=int64[1] {1}>(k) m = Mul(f, minus) e = Equal(s, m) w = Where(e, f, s) "
+        "y = Expand(one, w) }"
     )
     assert shapes(text, minus=np.array(-1))["y"] == ("B", "S")
 
