@@ -138,7 +138,7 @@ def substitute(
     own = new.producer() is not None and new.producer() in fresh
     if new.type is None:
         new.type = old.type
-    if own and new.shape is None and old.shape is not None:
+    if (own or is_output) and new.shape is None and old.shape is not None:
         new.shape = old.shape.copy()
     name = old.name
     target = new

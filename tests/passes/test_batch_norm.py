@@ -1,0 +1,104 @@
+"""Batch normalization and per-channel constants go into the weights before them, which others may share."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from pass_testing import basic, made, normal, ops, same
+
+# Weights are folded in double precision and rounded once: one unit in the last place a weight, summed over few terms.
+RTOL, ATOL = 2e-5, 2e-5
+
+
+def parameters(channels: int) -> dict[str, np.ndarray]:
+    return {
+        "s": normal(channels, seed=1),
+        "b": normal(channels, seed=2),
+        "m": normal(channels, seed=3),
+        "v": np.abs(normal(channels, seed=4)) + np.float32(0.1),
+    }
+
+
+@pytest.mark.parametrize(
+    ("layer", "weights", "x", "channels", "out"),
+    [
+        ("Conv(x, w)", {"w": normal(6, 4, 3, 3)}, (2, 4, 5, 5), 6, "2,6,3,3"),
+        ("Conv<group=2>(x, w, c)", {"w": normal(6, 2, 3, 3), "c": normal(6)}, (2, 4, 5, 5), 6, "2,6,3,3"),
+        ("ConvTranspose(x, w)", {"w": normal(4, 6, 2, 2)}, (2, 4, 3, 3), 6, "2,6,4,4"),
+        ("ConvTranspose<group=2>(x, w, c)", {"w": normal(4, 3, 2, 2), "c": normal(6)}, (2, 4, 3, 3), 6, "2,6,4,4"),
+        ("Gemm(x, w, c)", {"w": normal(4, 6), "c": normal(6)}, (3, 4), 6, "3,6"),
+        ("Gemm<transB=1, alpha=0.5, beta=2.0>(x, w, c)", {"w": normal(6, 4), "c": normal(1, 6)}, (3, 4), 6, "3,6"),
+    ],
+)
+def test_folds(layer: str, weights: dict[str, Any], x: tuple[int, ...], channels: int, out: str) -> None:
+    shape = ",".join(map(str, x))
+    body = f"t = {layer} y = BatchNormalization(t, s, b, m, v)"
+    model = made(f"(float[{shape}] x) => (float[{out}] y) {{ {body} }}", **weights, **parameters(channels))
+    result = basic(model)
+    assert sum(ops(result.model).values()) == 1
+    same(model, result, RTOL, ATOL, x=normal(*x, seed=9))
+
+
+def test_another_reader_of_the_convolution_forbids_it() -> None:
+    body = "t = Conv(x, w) n = BatchNormalization(t, s, b, m, v) y = Add(n, t)"
+    model = made(f"(float[1,4,5,5] x) => (float[1,6,3,3] y) {{ {body} }}", w=normal(6, 4, 3, 3), **parameters(6))
+    result = basic(model)
+    assert ops(result.model) == {"Conv": 1, "Mul": 1, "Add": 2}, "the normalization becomes Mul and Add instead"
+    same(model, result, RTOL, ATOL, x=normal(1, 4, 5, 5))
+
+
+def test_shared_weights_are_copied() -> None:
+    body = "t = Conv(x, w) y = BatchNormalization(t, s, b, m, v) z = Conv(x, w)"
+    model = made(
+        f"(float[1,4,5,5] x) => (float[1,6,3,3] y, float[1,6,3,3] z) {{ {body} }}",
+        w=normal(6, 4, 3, 3),
+        **parameters(6),
+    )
+    same(model, basic(model), RTOL, ATOL, x=normal(1, 4, 5, 5))
+
+
+def test_batch_norm_in_training_mode_stays() -> None:
+    body = "y, rm, rv = BatchNormalization<training_mode=1>(x, s, b, m, v)"
+    model = made(f"(float[2,6,3] x) => (float[2,6,3] y) {{ {body} }}", **parameters(6))
+    result = basic(model)
+    assert ops(result.model) == {"BatchNormalization": 1}
+    assert any(r.rule == "batch_norm" for r in result.report.trace.refused)
+
+
+@pytest.mark.parametrize(
+    ("op", "const"),
+    [
+        ("Mul(t, k)", normal(6, 1, 1)),
+        ("Add(k, t)", normal(1, 6, 1, 1)),
+        ("Sub(t, k)", normal(6, 1, 1)),
+        ("Div(t, k)", np.float32(3)),
+    ],
+)
+def test_constants_per_channel_fold(op: str, const: np.ndarray) -> None:
+    model = made(
+        f"(float[1,4,5,5] x) => (float[1,6,3,3] y) {{ t = Conv(x, w) y = {op} }}", w=normal(6, 4, 3, 3), k=const
+    )
+    result = basic(model)
+    assert ops(result.model) == {"Conv": 1}
+    same(model, result, RTOL, ATOL, x=normal(1, 4, 5, 5))
+
+
+@pytest.mark.parametrize(
+    ("op", "const", "out"),
+    [
+        ("Mul(t, k)", np.full((6, 1, 1), np.inf, np.float32), "1,6,3,3"),  # 0 * inf would be NaN inside the weights
+        ("Div(t, k)", np.float32(0), "1,6,3,3"),
+        ("Div(k, t)", np.float32(1), "1,6,3,3"),
+        ("Add(t, k)", normal(3), "1,6,3,3"),  # along the width, not the channels
+        ("Add(t, k)", normal(2, 6, 1, 1), "2,6,3,3"),  # enlarges the result
+        ("Mul(t, k)", np.full((6, 1, 1), 1e38, np.float32), "1,6,3,3"),  # overflows
+    ],
+)
+def test_constants_that_must_not_fold(op: str, const: np.ndarray, out: str) -> None:
+    weight = normal(6, 4, 3, 3, scale=10)
+    model = made(f"(float[1,4,5,5] x) => (float[{out}] y) {{ t = Conv(x, w) y = {op} }}", w=weight, k=const)
+    result = basic(model)
+    assert sum(ops(result.model).values()) == 2
+    same(model, result, x=normal(1, 4, 5, 5, scale=10))

@@ -1,0 +1,135 @@
+"""fp32 -> fp16: interface kept, few casts, and nothing in fp16 that does not survive it."""
+
+from __future__ import annotations
+
+import numpy as np
+import onnx
+import pytest
+from pass_testing import made, normal, ops, run
+
+from cuvil_onnx.api import Optimized, optimize
+from cuvil_onnx.verify import HALF, compare
+
+MLP = "(float[2,8] x) => (float[2,4] y) { a = MatMul(x, w) b = Add(a, c) d = Relu(b) y = MatMul(d, v) }"
+MLP_WEIGHTS = {"w": normal(8, 16), "c": normal(16), "v": normal(16, 4)}
+
+
+def half(model: onnx.ModelProto, precision: str = "fp16", **options: object) -> Optimized:
+    return optimize(model, precision=precision, level="basic", verify=False, **options)
+
+
+def types(model: onnx.ModelProto) -> dict[str, int]:
+    return {t.name: t.data_type for t in model.graph.initializer}
+
+
+def close(model: onnx.ModelProto, result: Optimized, **inputs: np.ndarray) -> None:
+    for want, got in zip(run(model, **inputs), run(result.model, **inputs), strict=True):
+        assert not compare(got, want, HALF), compare(got, want, HALF)
+
+
+def test_only_the_border_is_cast() -> None:
+    model = made(MLP, **MLP_WEIGHTS)
+    result = half(model)
+    assert ops(result.model) == {"Cast": 2, "MatMul": 2, "Add": 1, "Relu": 1}
+    assert set(types(result.model).values()) == {onnx.TensorProto.FLOAT16}
+    assert [i.type.tensor_type.elem_type for i in (*result.model.graph.input, *result.model.graph.output)] == [1, 1]
+    close(model, result, x=normal(2, 8))
+
+
+def test_bf16() -> None:
+    result = half(made(MLP, **MLP_WEIGHTS), "bf16")
+    assert set(types(result.model).values()) == {onnx.TensorProto.BFLOAT16}
+    onnx.checker.check_model(result.model)
+
+
+def test_weights_beyond_the_range_keep_their_node() -> None:
+    model = made(MLP, **{**MLP_WEIGHTS, "w": normal(8, 16) * 1e5})
+    result = half(model)
+    assert types(result.model)["w"] == onnx.TensorProto.FLOAT
+    assert run(result.model, x=normal(2, 8))[0].dtype == np.float32
+
+
+def test_epsilons_that_would_vanish_keep_their_node() -> None:
+    body = "a = MatMul(x, w) q = Abs(a) e = Add(q, eps) y = Div(a, e)"
+    model = made(f"(float[2,8] x) => (float[2,16] y) {{ {body} }}", w=normal(8, 16), eps=np.float32(1e-12))
+    result = half(model)
+    inputs = np.zeros((2, 8), np.float32)
+    assert np.isfinite(run(result.model, x=inputs)[0]).all(), "0 / (0 + 1e-12) is 0, not 0 / 0"
+
+
+def test_masked_scores_stay_finite() -> None:
+    """A row whose scores are all masked is uniform in float32; -inf everywhere would be NaN."""
+    lowest = np.float32(np.finfo(np.float32).min)
+    body = "n = Sub(one, m) b = Mul(n, low) s = MatMul(x, k) t = Add(s, b) p = Softmax<axis=-1>(t) y = MatMul(p, v)"
+    model = made(
+        f"(float[2,8] x, float[2,6] m) => (float[2,4] y) {{ {body} }}",
+        one=np.float32(1),
+        low=lowest,
+        k=normal(8, 6) * 8,
+        v=normal(6, 4),
+    )
+    mask = np.array([[1, 1, 1, 0, 0, 0], [0] * 6], np.float32)
+    result = half(model)
+    x = normal(2, 8) * 4
+    (got,), (want,) = run(result.model, x=x, m=mask), run(model, x=x, m=mask)
+    assert np.isfinite(got).all()
+    assert not compare(got[0], want[0], HALF)
+
+
+@pytest.mark.parametrize("square", ["Mul(d, d)", "Pow(d, two)"])
+def test_squares_stay_in_float(square: str) -> None:
+    body = f"d = MatMul(x, w) q = {square} m = ReduceMean<axes=[-1]>(q) y = Sqrt(m)"
+    model = made(f"(float[2,8] x) => (float[2,1] y) {{ {body} }}", w=normal(8, 16) * 100, two=np.float32(2))
+    close(model, half(model), x=normal(2, 8) * 10)
+
+
+def test_positions_and_sizes_stay_in_float() -> None:
+    body = "s = Shape<start=1>(x) f = Cast<to=1>(s) d = Mul(f, h) u = MatMul(x, w) e = Add(u, d) y = Relu(e)"
+    model = made(f"(float[2,L] x) => (float[2,4] y) {{ {body} }}", w=normal(3001, 4) * 1e-3, h=np.float32(0.5))
+    result = half(model)
+    cast = next(n for n in result.model.graph.node if n.op_type == "Cast" and n.input[0] == "s")
+    assert cast.attribute[0].i == onnx.TensorProto.FLOAT
+    close(model, result, x=normal(2, 3001))
+
+
+def test_subgraphs_stay_in_float() -> None:
+    branches = (
+        "then_branch = t () => (float[2,16] r) { r = Exp(a) }, else_branch = e () => (float[2,16] s) { s = Neg(a) }"
+    )
+    model = made(
+        f"(float[2,8] x, bool c) => (float[2,4] y) {{ a = MatMul(x, w) b = If(c) <{branches}> y = MatMul(b, v) }}",
+        w=normal(8, 16),
+        v=normal(16, 4),
+    )
+    result = half(model)
+    onnx.checker.check_model(result.model)
+    for flag in (True, False):
+        close(model, result, x=normal(2, 8) * 0.3, c=np.array(flag))
+
+
+def test_resize_keeps_its_scales() -> None:
+    model = made(
+        "(float[1,2,4,4] x) => (float[1,2,8,8] y) { c = Conv(x, w) y = Resize(c, , s) }",
+        w=normal(2, 2, 1, 1),
+        s=np.array([1, 1, 2, 2], np.float32),
+    )
+    result = half(model)
+    assert types(result.model)["s"] == onnx.TensorProto.FLOAT
+    close(model, result, x=normal(1, 2, 4, 4))
+
+
+def test_an_inner_output_is_cast_once() -> None:
+    model = made(
+        "(float[2,8] x) => (float[2,16] a, float[2,4] y) { a = MatMul(x, w) y = MatMul(a, v) }",
+        w=normal(8, 16),
+        v=normal(16, 4),
+    )
+    result = half(model)
+    assert ops(result.model) == {"Cast": 3, "MatMul": 2}
+    assert [o.name for o in result.model.graph.output] == ["a", "y"]
+    close(model, result, x=normal(2, 8))
+
+
+def test_models_that_are_half_already_stay_as_they_are() -> None:
+    model = made("(float16[2,8] x) => (float16[2,8] y) { y = Relu(x) }")
+    assert ops(half(model).model) == {"Relu": 1}

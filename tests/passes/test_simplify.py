@@ -1,0 +1,74 @@
+"""Local simplifications: what goes, what must stay, and that no bit changes."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from pass_testing import basic, made, normal, ops, same
+
+X = normal(2, 3, 4)
+
+
+@pytest.mark.parametrize(
+    ("body", "weights"),
+    [
+        ("a = Identity(x) y = Relu(a)", {}),
+        ("a = Dropout(x) y = Relu(a)", {}),
+        ("a = Cast<to=1>(x) y = Relu(a)", {}),
+        ("a = Cast<to=11>(x) b = Cast<to=1>(a) y = Relu(b)", {}),
+        ("a = Reshape(x, s) y = Relu(a)", {"s": np.array([2, 3, 4])}),
+        ("a = Transpose<perm=[0, 1, 2]>(x) y = Relu(a)", {}),
+        ("a = Transpose<perm=[1, 2, 0]>(x) b = Transpose<perm=[2, 0, 1]>(a) y = Relu(b)", {}),
+        ("a = Slice(x, z, e) y = Relu(a)", {"z": np.array([0]), "e": np.array([2**63 - 1])}),
+        ("a = Slice(x, z, e) y = Relu(a)", {"z": np.array([0, 0]), "e": np.array([2, 3])}),
+        ("a = Pad(x, p) y = Relu(a)", {"p": np.zeros(6, np.int64)}),
+        ("a = Expand(x, s) y = Relu(a)", {"s": np.array([1, 1])}),
+        ("a = Mul(x, one) y = Relu(a)", {"one": np.float32(1)}),
+        ("a = Sub(x, zero) y = Relu(a)", {"zero": np.float32(0)}),
+        ("a = Concat<axis=1>(x) y = Relu(a)", {}),
+    ],
+)
+def test_goes(body: str, weights: dict[str, np.ndarray]) -> None:
+    model = made(f"(float[2,3,4] x) => (float[2,3,4] y) {{ {body} }}", **weights)
+    result = basic(model)
+    assert ops(result.model) == {"Relu": 1}
+    same(model, result, x=X)
+
+
+@pytest.mark.parametrize(
+    ("body", "shape", "weights"),
+    [
+        ("a = Add(x, zero) y = Relu(a)", "2,3,4", {"zero": np.float32(0)}),  # -0 + 0 is +0
+        ("a = Mul(x, one) y = Relu(a)", "1,2,3,4", {"one": np.ones((1, 1, 1, 1), np.float32)}),  # raises the rank
+        ("a = Cast<to=10>(x) b = Cast<to=1>(a) y = Relu(b)", "2,3,4", {}),  # narrows
+        ("a = Expand(x, s) y = Relu(a)", "1,2,3,4", {"s": np.array([1, 1, 1, 1])}),  # raises the rank
+        ("a = Slice(x, z, e, t) y = Relu(a)", "1,3,4", {"z": np.array([0]), "e": np.array([1]), "t": np.array([0])}),
+        ("a = Transpose(x) b = Transpose<perm=[0, 2, 1]>(a) y = Relu(b)", "4,2,3", {}),
+    ],
+)
+def test_stays(body: str, shape: str, weights: dict[str, np.ndarray]) -> None:
+    model = made(f"(float[2,3,4] x) => (float[{shape}] y) {{ {body} }}", **weights)
+    result = basic(model)
+    assert sum(ops(result.model).values()) > 1
+    same(model, result, x=np.where(X < 0, np.float32(-0.0), X))
+
+
+def test_outer_reshape_that_copies_an_inner_size_keeps_the_inner_one() -> None:
+    body = "a = Reshape(x, s) y = Reshape(a, t)"
+    model = made(f"(float[2,3,4] x) => (float[6,2,2] y) {{ {body} }}", s=np.array([6, 4]), t=np.array([0, 2, 2]))
+    result = basic(model)
+    assert ops(result.model)["Reshape"] == 2
+    same(model, result, x=X)
+
+
+def test_an_input_passed_through_keeps_its_identity() -> None:
+    model = made("(float[2,3,4] x) => (float[2,3,4] y, float[2,3,4] z) { y = Identity(x) r = Relu(x) z = Identity(r) }")
+    result = basic(model)
+    assert ops(result.model) == {"Identity": 1, "Relu": 1}
+    assert [o.name for o in result.model.graph.output] == ["y", "z"]
+    same(model, result, x=X)
+
+
+def test_dropout_in_training_mode_stays() -> None:
+    model = made("(float[8] x) => (float[8] y) { y = Dropout(x, r, t) }", r=np.float32(0.5), t=np.array(True))
+    assert ops(basic(model).model)["Dropout"] == 1
