@@ -48,9 +48,11 @@ void choose_access(const Program& program, const Collapsed& c, Specialisation* s
   if (!any) spec->varies.assign(program.inputs.size(), 0);
 }
 
-size_t widest(const Program& program) {
+// Bytes of the widest element that moves in vectors: a scalar input is read once, whatever its type.
+size_t widest(const Program& program, const Specialisation& spec) {
   size_t bytes = 1;
-  for (DType t : program.inputs) bytes = std::max(bytes, size_of(t));
+  for (size_t k = 0; k < program.inputs.size(); ++k)
+    if (spec.access[k] != Access::kScalar) bytes = std::max(bytes, size_of(program.inputs[k]));
   for (size_t o = 0; o < program.outputs.size(); ++o) bytes = std::max(bytes, size_of(program.output_dtype(o)));
   return bytes;
 }
@@ -131,7 +133,7 @@ Plan make_plan(const Program& program, const std::vector<Dims>& shapes, bool ali
   Specialisation& spec = plan.spec;
   choose_access(program, c, &spec);
   // The widest type moves 16 bytes an instruction; narrower ones move less, so that every access stays coalesced.
-  spec.vector = aligned ? static_cast<int>(16 / widest(program)) : 1;
+  spec.vector = aligned ? static_cast<int>(16 / widest(program, spec)) : 1;
   spec.rows = spec.rank > 0 && c.extents.back() % spec.vector == 0;
   choose_unroll(program, plan.count, device, &spec);
   const int64_t tile = int64_t{kThreads} * spec.vector * spec.unroll;

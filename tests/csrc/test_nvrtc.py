@@ -138,6 +138,13 @@ def test_the_longest_program_of_the_slowest_instruction_compiles_in_seconds(tool
     assert time.monotonic() - start < 20  # about 1 s on an idle core
 
 
+def test_wide_indices_compile(tool: Tool) -> None:
+    inputs = [("u8", (2**16, 2**15 + 1)), ("u8", (2**15 + 1,)), ("u8", (2**16, 1))]
+    code = ["load.u8 0", "load.u8 1", "load.u8 2", "add.u8 0 1", "add.u8 3 2"]
+    (line,) = tool.run([Job(inputs, code, [4], sm=90)])
+    assert line.startswith("ok ") and " wide=1 " in line and " image=" in line
+
+
 def test_unknown_architecture_is_refused_and_newer_ones_get_ptx(tool: Tool) -> None:
     old, new = tool.run([Job([("f32", (4,))], ["load.f32 0"], [0], sm=sm) for sm in (50, 990)])
     assert old.startswith("error NVRTC ") and "does not support this device's architecture, sm_50" in old

@@ -115,6 +115,7 @@ def test_plan_takes_vectors_of_the_widest_type(tool: Tool) -> None:
     assert plan(tool, ("f16", (1024,)))["vector"] == "8"
     assert plan(tool, ("f16", (1024,)), ("f32", (1024,)))["vector"] == "4"
     assert plan(tool, ("f64", (1024,)), ("u8", (1024,)))["vector"] == "2"
+    assert plan(tool, ("f16", (1024,)), ("f64", (1,)))["vector"] == "8"
     assert plan(tool, ("f32", (1024,)), aligned=False)["vector"] == "1"
 
 

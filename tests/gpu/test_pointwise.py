@@ -171,6 +171,18 @@ def test_sizes(ep_session: MakeSession, count: int) -> None:
     np.testing.assert_array_equal(found, np.maximum(a.astype(np.float32) + b, 0))
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("row", [(2**15 + 1,), (2**16, 1), (2**16, 2**15 + 1)], ids=str)
+def test_more_than_2_31_elements(ep_session: MakeSession, row: tuple[int, ...]) -> None:
+    kind = ir.DataType.UINT8
+    region = Region([(kind, (2**16, 2**15 + 1)), (kind, row)])
+    region.add(kind, "Add", 0, 1)
+    a = np.arange((2**15 + 1) * 2**16, dtype=np.uint32).astype(np.uint8).reshape(2**16, 2**15 + 1)
+    b = np.random.default_rng(0).integers(0, 256, row, dtype=np.uint8)
+    (found,) = ep_session(region.models([2])[1]).run(None, {"input0": a, "input1": b})
+    assert (found == a + b).all()
+
+
 def test_alternating_shapes(ep_session: MakeSession) -> None:
     region = Region([(FLOAT, (3, 5)), (FLOAT, (5,))])
     region.add(FLOAT, "Add", 0, 1)
