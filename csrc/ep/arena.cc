@@ -315,9 +315,9 @@ std::string Arena::take_last_failure() { return std::exchange(last_failure, {});
 
 void Arena::out_of_memory(size_t bytes) {
   last_failure = concat("out of memory on ", memory_.kind(), ": ", bytes, " bytes wanted, ", stats_.in_use,
-                         " in use by this session (", stats_.captured, " held by captured CUDA graphs, ",
-                         stats_.reserved, " reserved), limit ", stats_.limit ? std::to_string(stats_.limit) : "none",
-                         ", ", memory_.available(), " free on the device");
+                        " in use by this session (", stats_.captured, " held by captured CUDA graphs, ",
+                        stats_.reserved, " reserved), limit ", stats_.limit ? std::to_string(stats_.limit) : "none",
+                        ", ", memory_.available(), " free on the device");
   throw Error(ErrorKind::kOutOfMemory, last_failure);
 }
 

@@ -26,7 +26,8 @@ class EpBase : public OrtEp {
 
 class Ep : public EpBase {
  public:
-  Ep(DeviceContext& device, const OrtKernelRegistry* registry, Options options, const OrtLogger* logger, Log library_log);
+  Ep(DeviceContext& device, const OrtKernelRegistry* registry, Options options, const OrtLogger* logger,
+     Log library_log);
   ~Ep() override;
   Ep(const Ep&) = delete;
   Ep& operator=(const Ep&) = delete;

@@ -89,9 +89,10 @@ Options read_options(const OrtSessionOptions* session_options) {
       "options stream_aware=1 and enable_cuda_graph=1 exclude each other: graphs are captured on the EP's own stream");
   require(!(o.stream_aware && o.user_compute_stream),
           "options stream_aware=1 and user_compute_stream exclude each other: ORT creates the streams with the first");
-  require(!(env_allocators && o.enable_cuda_graph),
-          "session.use_env_allocators=1 and enable_cuda_graph=1 exclude each other: the memory of a captured graph must "
-          "belong to the session");
+  require(
+      !(env_allocators && o.enable_cuda_graph),
+      "session.use_env_allocators=1 and enable_cuda_graph=1 exclude each other: the memory of a captured graph must "
+      "belong to the session");
   return o;
 }
 

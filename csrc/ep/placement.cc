@@ -52,14 +52,9 @@ class Solver {
   }
 
   bool inputs_fit(size_t n) const {
-    bool any = false;
-    for (const int v : nodes_[n].inputs) {
-      if (v == kAbsent) continue;
-      const Source s = source(v);
-      if (s == Source::kDevice) return false;
-      any |= s != Source::kConstant;
-    }
-    return any;
+    for (const int v : nodes_[n].inputs)
+      if (v != kAbsent && source(v) == Source::kDevice) return false;
+    return true;
   }
 
   bool worth_it(size_t n) const {

@@ -1,7 +1,7 @@
 """What the execution provider's core must do, as functions that take the path of a library with the ops of
-ep_test_ops.cc. Each runs in a process of its own (`python ep_scenarios.py LIBRARY NAME`): some lose the GPU context on
+test_ops.cc. Each runs in a process of its own (`python scenarios.py LIBRARY NAME`): some lose the GPU context on
 purpose, and ONNX Runtime registers a provider's name once. The same scenarios run on a GPU (tests/gpu/test_ep_core.py)
-and on the fake one (test_ep_fake.py)."""
+and on the fake one (test_fake_device.py)."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def fake_scenario(function: Callable[[], None]) -> Callable[[], None]:
 
 
 def node(op: str, inputs: Sequence[str], output: str, **attributes: Any) -> onnx.NodeProto:
-    """A node named like its output; ops of ep_test_ops.cc get their domain."""
+    """A node named like its output; ops of test_ops.cc get their domain."""
     return helper.make_node(
         op, list(inputs), [output], name=f"n_{output}", domain=DOMAIN if op in _BODIES else "", **attributes
     )
@@ -605,7 +605,7 @@ def launches_cost_little() -> None:
 
 
 def main() -> None:
-    """`ep_scenarios.py LIBRARY NAME...`: runs the scenarios, each reported; exit code 1 when one fails."""
+    """`scenarios.py LIBRARY NAME...`: runs the scenarios, each reported; exit code 1 when one fails."""
     library, names = sys.argv[1], sys.argv[2:]
     if names == ["a_machine_without_a_driver_registers_no_device"]:
         os.environ["FAKE_CUDA_DEVICES"] = "0"

@@ -1,4 +1,4 @@
-// Device work of the test ops. Two implementations: ep_test_kernels.cu for a GPU, fake_cuda.cc for tests without one.
+// Device work of the test ops. Two implementations: test_kernels.cu for a GPU, fake/cuda.cc for tests without one.
 #pragma once
 
 #include <cuda_runtime_api.h>

@@ -1,4 +1,4 @@
-#include "ep_test_kernels.h"
+#include "test_kernels.h"
 
 namespace cuvil::test {
 namespace {

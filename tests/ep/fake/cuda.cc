@@ -15,7 +15,7 @@
 #include <vector>
 
 #include "ep/probe.h"
-#include "ep_test_kernels.h"
+#include "test_kernels.h"
 
 using Job = std::function<void()>;
 

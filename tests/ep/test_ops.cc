@@ -3,8 +3,8 @@
 #include <cstring>
 
 #include "core/error.h"
-#include "ep_test_kernels.h"
 #include "ops/op.h"
+#include "test_kernels.h"
 
 namespace cuvil::test {
 namespace {
