@@ -104,7 +104,10 @@ def _from_proto(proto: onnx.ModelProto, name: str, folder: Path | None = None) -
     try:
         model = ir.from_proto(proto)
     except Exception as error:
-        raise InvalidModelError(f"{name}: cannot be read: {error}") from error
+        cause: BaseException = error
+        while cause.__cause__ is not None:  # onnx-ir wraps the reason once per level of the file
+            cause = cause.__cause__
+        raise InvalidModelError(f"{name}: cannot be read: {cause}") from error
     if folder is not None:
         ir.external_data.set_base_dir(model.graph, str(folder))
     return model

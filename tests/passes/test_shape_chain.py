@@ -42,8 +42,8 @@ def test_two_unknown_sizes_stay() -> None:
 
 def test_start_and_end_are_respected() -> None:
     body = (
-        "a = Shape<start=-2>(x) b = Shape<start=1, end=-1>(x) c = Shape<start=2, end=99>(x) d = Shape<start=3, end=1>(x)"
-        " e = Size(x)"
+        "a = Shape<start=-2>(x) b = Shape<start=1, end=-1>(x) c = Shape<start=2, end=99>(x)"
+        " d = Shape<start=3, end=1>(x) e = Size(x)"
     )
     model = made(f"(float[2,5,7,3] x) => (int64[2] a, int64[2] b, int64[2] c, int64[0] d, int64 e) {{ {body} }}")
     result = basic(model)

@@ -32,7 +32,8 @@ def test_a_reader_in_a_subgraph_is_no_single_user() -> None:
 
 def test_constants() -> None:
     ctx = context(
-        "(float[4] x, float c) => (float[4] y) { k = Constant<value_float = 2.5>() a = Mul(x, k) b = Mul(a, c) y = Mul(b, w) }",
+        "(float[4] x, float c) => (float[4] y)"
+        " { k = Constant<value_float = 2.5>() a = Mul(x, k) b = Mul(a, c) y = Mul(b, w) }",
         c=np.float32(1),
         w=np.float32(3),
     )
