@@ -1,6 +1,7 @@
 // A way to compute one ConvProblem; the engine measures them against each other and keeps the fastest.
 #pragma once
 
+#include <algorithm>
 #include <memory>
 #include <string>
 #include <vector>
@@ -35,6 +36,11 @@ struct ConvFilter {
   std::string id;      // only this one, when not empty
   std::string prefix;  // only those whose id begins so
   int limit = 0;       // stop after as many, when not 0
+  // Whether it may want a candidate whose id begins so.
+  bool reaches(const std::string& start) const {
+    const size_t shared = std::min(start.size(), prefix.size());
+    return (id.empty() || id.compare(0, start.size(), start) == 0) && prefix.compare(0, shared, start, 0, shared) == 0;
+  }
   bool wants(const std::string& candidate) const {
     return (id.empty() || id == candidate) && candidate.compare(0, prefix.size(), prefix) == 0;
   }
@@ -42,6 +48,8 @@ struct ConvFilter {
 };
 
 // Each appends what it has for the problem; nothing when it does not apply.
+// cuDNN's own: a plain convolution followed by our epilogue is offered only where cuDNN fuses nothing, or when the
+// filter asks for it.
 void add_cudnn_candidates(cudnnHandle_t handle, const ConvProblem& problem, const ConvFilter& filter,
                           ConvCandidates& out);
 void add_gemm_candidate(OpContext& ctx, const ConvProblem& problem, const ConvOperands& operands,

@@ -10,10 +10,11 @@
 namespace cuvil {
 namespace {
 
-// Heuristic results tried for each graph. Its first few hold the best nearly always, and plans that cuDNN compiles at
-// run time cost some 100 ms each.
-constexpr int kFusedPlans = 6;
-constexpr int kPlainPlans = 3;
+// Heuristic results tried for each graph. The first few hold the best nearly always, and a plan that cuDNN compiles at
+// run time costs some 100 ms: the first run of a network of 50 shapes must not take minutes. Fewer where another way
+// (a product, another layout of the operands) competes anyway.
+constexpr int kPlans = 4;
+constexpr int kPlansBesideOthers = 2;
 
 size_t round_up(size_t bytes) { return (bytes + 255) / 256 * 256; }
 
@@ -130,6 +131,7 @@ class CudnnConv : public ConvCandidate {
 int add_graph(cudnnHandle_t handle, const ConvProblem& p, const Way& way, int most, const ConvFilter& filter,
               ConvCandidates& out) {
   int added = 0;
+  if (!filter.reaches(concat("cudnn:", way.name, ':'))) return added;
   try {
     const ConvGraph graph(handle, way.planned, way.fusion);
     // The fallback list is the slow but general one: asked only when the ranked one yields nothing.
@@ -153,22 +155,28 @@ int add_graph(cudnnHandle_t handle, const ConvProblem& p, const Way& way, int mo
   return added;
 }
 
+// cuDNN's fused half precision kernels gave zeros for [N, C, 1, 1] results of channels-first inputs, whose strides name
+// no layout (seen with cuDNN 9 on an H200). Its plain kernels are right there.
+bool fused_is_trusted(const ConvProblem& p) { return p.channels_last || p.window.out_size() != 1; }
+
 void add_graphs(cudnnHandle_t handle, const ConvProblem& p, Prepare prepare, int64_t channels, const ConvFilter& filter,
                 ConvCandidates& out) {
+  const int most = out.empty() && prepare == Prepare::kNothing ? kPlans : kPlansBesideOthers;
   const std::string suffix = prepare == Prepare::kPadSpace      ? ":pad"
                              : prepare == Prepare::kCropSpace   ? ":crop"
                              : prepare == Prepare::kPadChannels ? concat(":c", channels)
                                                                 : "";
-  const auto add = [&](ConvFusion fusion, const char* name, int most) {
+  const auto add = [&](ConvFusion fusion, const char* name) {
     const Way way{name + suffix, prepare, prepared(p, prepare, channels), fusion};
     return add_graph(handle, p, way, most, filter, out);
   };
   const bool epilogue = !p.transposed && (p.bias || p.z || p.activation != Activation::kNone);
-  if (epilogue && cudnn_has_activation(p)) {
-    const int fused = add(ConvFusion::kResidualThenBias, "rb", kFusedPlans);
-    if (fused == 0 && p.bias && p.z) add(ConvFusion::kBiasThenResidual, "br", kFusedPlans);
+  int fused = 0;
+  if (epilogue && cudnn_has_activation(p) && fused_is_trusted(p)) {
+    fused = add(ConvFusion::kResidualThenBias, "rb");
+    if (fused == 0 && p.bias && p.z) fused = add(ConvFusion::kBiasThenResidual, "br");
   }
-  add(ConvFusion::kNone, "plain", kPlainPlans);
+  if (fused == 0) add(ConvFusion::kNone, "plain");
 }
 
 }  // namespace

@@ -32,11 +32,9 @@ std::string ConvProblem::key() const {
   return out.str();
 }
 
-ConvEngine::ConvEngine() { CUVIL_CUDNN(libs::cudnn().create(&handle_)); }
-
 ConvEngine::~ConvEngine() {
   chosen_.clear();
-  libs::cudnn().destroy(handle_);
+  if (handle_) libs::cudnn().destroy(handle_);
 }
 
 void ConvEngine::run(OpContext& ctx, ConvProblem problem, const ConvOperands& operands) {
@@ -51,7 +49,9 @@ ConvCandidates ConvEngine::candidates(OpContext& ctx, const ConvProblem& problem
   ConvCandidates found;
   add_depthwise_candidate(problem, filter, found);
   add_gemm_candidate(ctx, problem, operands, filter, found);
-  if (!filter.full(found)) add_cudnn_candidates(handle_, problem, filter, found);
+  if (filter.full(found) || !filter.reaches("cudnn:")) return found;
+  if (!handle_) CUVIL_CUDNN(libs::cudnn().create(&handle_));
+  add_cudnn_candidates(handle_, problem, filter, found);
   return found;
 }
 
@@ -73,6 +73,16 @@ const ConvCandidate& ConvEngine::choose(OpContext& ctx, const ConvProblem& probl
     fail(ErrorKind::kNotImplemented, "cuDNN has no plan for ", key, "; run this node on another execution provider");
   if (!measure) return *(slot = std::move(found.front()));
 
+  std::unique_ptr<ConvCandidate> best = fastest(ctx, std::move(found), operands);
+  // Plans that cuDNN offers may still fail to run; the unfused ones were not built while fused ones seemed to do.
+  const ConvFilter unfused{.id = "", .prefix = "cudnn:plain", .limit = 0};
+  if (!best) best = fastest(ctx, candidates(ctx, problem, operands, unfused), operands);
+  if (!best) fail(ErrorKind::kNotImplemented, "none of cuDNN's plans runs for ", key);
+  cache_->put(key, best->id());
+  return *(slot = std::move(best));
+}
+
+std::unique_ptr<ConvCandidate> ConvEngine::fastest(OpContext& ctx, ConvCandidates found, const ConvOperands& operands) {
   size_t bytes = 0;
   for (const auto& c : found) bytes = std::max(bytes, c->workspace());
   void* workspace = bytes ? ctx.scratch(bytes) : nullptr;
@@ -83,9 +93,7 @@ const ConvCandidate& ConvEngine::choose(OpContext& ctx, const ConvProblem& probl
         measurer_.microseconds(ctx.stream(), [&](cudaStream_t stream) { c->launch(operands, workspace, stream); });
     if (us < best_us) best_us = us, best = &c;
   }
-  if (best == nullptr) fail(ErrorKind::kNotImplemented, "none of cuDNN's plans runs for ", key);
-  cache_->put(key, (*best)->id());
-  return *(slot = std::move(*best));
+  return best ? std::move(*best) : nullptr;
 }
 
 }  // namespace cuvil

@@ -1,4 +1,5 @@
-// A 1x1 convolution as a matrix product: no im2col, the tensors are the matrices.
+// Convolutions that are matrix products without an im2col, the tensors being the matrices: 1x1 ones, and those whose
+// filter covers the image exactly (a fully connected layer).
 #include <algorithm>
 
 #include "ops/conv_candidate.h"
@@ -6,11 +7,23 @@
 namespace cuvil {
 namespace {
 
-bool pointwise_window(const ConvProblem& p) {
-  const Window& w = p.window;
+template <typename Fits>
+bool every_dimension(const Window& w, Fits&& fits) {
   for (size_t i = 0; i < static_cast<size_t>(w.rank); ++i)
-    if (w.kernel[i] != 1 || w.stride[i] != 1 || w.pad_begin[i] != 0 || w.pad_end[i] != 0) return false;
-  return p.groups == 1 && p.c > 0 && !p.transposed;
+    if (w.pad_begin[i] != 0 || w.pad_end[i] != 0 || !fits(i)) return false;
+  return true;
+}
+
+bool pointwise_window(const Window& w) {
+  return every_dimension(w, [&](size_t i) { return w.kernel[i] == 1 && w.stride[i] == 1; });
+}
+
+bool whole_window(const Window& w) {
+  return every_dimension(w, [&](size_t i) { return w.kernel[i] == w.in[i]; });
+}
+
+bool is_product(const ConvProblem& p) {
+  return p.groups == 1 && p.c > 0 && !p.transposed && (pointwise_window(p.window) || whole_window(p.window));
 }
 
 class GemmConv : public ConvCandidate {
@@ -29,15 +42,17 @@ class GemmConv : public ConvCandidate {
   }
 
  private:
-  static bool bias_in_product(const ConvProblem& p) { return p.channels_last || !p.bias; }
+  // Y is [rows, K]; else [N, K, pixels].
+  static bool rows_of_channels(const ConvProblem& p) { return p.channels_last || whole_window(p.window); }
+  static bool bias_in_product(const ConvProblem& p) { return rows_of_channels(p) || !p.bias; }
 
   static GemmProblem product(const ConvProblem& p) {
     GemmProblem g;
     g.dtype = p.dtype;
-    g.k = p.c;
+    g.k = p.c * p.window.kernel_size();
     g.accumulate = p.z;
     g.tf32 = p.tf32;
-    if (p.channels_last) {  // [N * pixels, C] times [K, C] transposed
+    if (rows_of_channels(p)) {  // [N * pixels, C * window] times [K, C * window] transposed
       g.m = p.n * p.window.out_size();
       g.n = p.k;
       g.trans_b = true;
@@ -57,8 +72,8 @@ class GemmConv : public ConvCandidate {
 
   static GemmOperands matrices(const ConvProblem& p, const ConvOperands& o) {
     GemmOperands g;
-    g.a = p.channels_last ? o.x : o.w;
-    g.b = p.channels_last ? o.w : o.x;
+    g.a = rows_of_channels(p) ? o.x : o.w;
+    g.b = rows_of_channels(p) ? o.w : o.x;
     g.bias = o.bias;
     g.c = o.z;
     g.d = o.y;
@@ -73,7 +88,7 @@ class GemmConv : public ConvCandidate {
 
 void add_gemm_candidate(OpContext& ctx, const ConvProblem& problem, const ConvOperands& operands,
                         const ConvFilter& filter, ConvCandidates& out) {
-  if (!pointwise_window(problem) || !filter.wants("gemm") || filter.full(out)) return;
+  if (!is_product(problem) || !filter.wants("gemm") || filter.full(out)) return;
   try {
     out.push_back(std::make_unique<GemmConv>(ctx, problem, operands));
   } catch (const Error& e) {

@@ -48,6 +48,17 @@ Elementwise mod(const NodeView& node) {
   return b.finish(b.emit(c_like ? PwOp::kFmod : PwOp::kMod, b.dtype_of(x), {x, y}));
 }
 
+// The integer that a double within its power's error (a few units in the last place) stands for, else the value: a
+// cast of 2.9999999999999996 to an integer would be 2.
+int snapped_to_integer(ProgramBuilder& b, int value) {
+  const DType t = DType::kF64;
+  const int nearest = b.emit(PwOp::kRound, t, {value});
+  const int distance = b.emit(PwOp::kAbs, t, {b.emit(PwOp::kSub, t, {value, nearest})});
+  const int margin = b.emit(PwOp::kMul, t, {b.emit(PwOp::kAbs, t, {value}), b.constant(t, 0x1p-50)});
+  const int close = b.emit(PwOp::kLessEqual, DType::kBool, {distance, margin});
+  return b.emit(PwOp::kWhere, t, {close, nearest, value});
+}
+
 // Base and exponent may differ in dtype; the result has the base's.
 Elementwise pow(const NodeView& node) {
   ProgramBuilder b(node);
@@ -60,7 +71,8 @@ Elementwise pow(const NodeView& node) {
     const bool wide = base == DType::kF64 || exponent == DType::kF64 || !is_float(base);
     t = integers ? DType::kI64 : wide ? DType::kF64 : DType::kF32;
   }
-  const int result = b.emit(PwOp::kPow, t, {b.cast(x, t), b.cast(y, t)});
+  int result = b.emit(PwOp::kPow, t, {b.cast(x, t), b.cast(y, t)});
+  if (!is_float(base) && is_float(t)) result = snapped_to_integer(b, result);
   return b.finish(b.cast(result, base));
 }
 

@@ -27,7 +27,9 @@ SlicePlan slice(const Dims& input, const std::vector<int64_t>& starts, const std
                       : std::clamp(steps[i], -std::numeric_limits<int64_t>::max(), std::numeric_limits<int64_t>::max());
     require(step != 0, "Slice: a step is 0");
     int64_t start = starts[i] < 0 ? starts[i] + d : starts[i];
-    int64_t end = ends[i] < 0 ? ends[i] + d : ends[i];
+    // The largest integer means "to the end" in either direction, as ONNX Runtime reads the standard.
+    const bool open = ends[i] == std::numeric_limits<int64_t>::max() || ends[i] == std::numeric_limits<int32_t>::max();
+    int64_t end = open ? (step > 0 ? d : -1) : ends[i] < 0 ? ends[i] + d : ends[i];
     start = step > 0 ? std::clamp<int64_t>(start, 0, d) : std::clamp<int64_t>(start, 0, std::max<int64_t>(d - 1, 0));
     end = step > 0 ? std::clamp<int64_t>(end, 0, d) : std::clamp<int64_t>(end, -1, d);
     const int64_t gap = step > 0 ? end - start : start - end;
