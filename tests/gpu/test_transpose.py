@@ -18,6 +18,10 @@ from tests.gpu.single_op import MOVED, MakeSession, check, quick, sample
         ((65, 127), (1, 0)),  # nothing aligned
         ((72, 200), (1, 0)),  # vectors, but no whole tiles
         ((200, 9), (1, 0)),
+        ((16, 1040), (1, 0)),  # few rows, few columns: flat and tall tiles, with and without vectors
+        ((1040, 16), (1, 0)),
+        ((3, 24, 1001), (0, 2, 1)),
+        ((2, 1001, 9), (0, 2, 1)),
         ((2, 64, 14, 14), (0, 2, 3, 1)),
         ((2, 14, 14, 64), (0, 3, 1, 2)),
         ((2, 3, 15, 17), (0, 2, 3, 1)),
