@@ -241,7 +241,7 @@ def _generate(info: onnx.ValueInfoProto, k: int) -> Any:
     dtype = onnx.helper.tensor_dtype_to_np_dtype(tensor.elem_type or onnx.TensorProto.FLOAT)
     random = np.random.default_rng([k, len(shape), sum(map(ord, info.name))])
     if dtype == np.bool_:
-        return random.random(shape) < 0.7
+        return np.asarray(random.random(shape) < 0.7)
     if "mask" in info.name.lower() and len(shape) >= 2:
         return _mask(shape, k).astype(dtype)
     if np.issubdtype(dtype, np.integer):

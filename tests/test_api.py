@@ -1,4 +1,4 @@
-"""``optimize``: what it takes, what it gives back, how it fails, and that it never harms a file or the caller's model."""
+"""``optimize``: what it takes and gives, how it fails, and that it harms no file and no caller's model."""
 
 from __future__ import annotations
 

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 import os
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import onnx
 import onnx_ir as ir
 from google.protobuf.message import DecodeError  # type: ignore[import-untyped]
@@ -14,8 +16,10 @@ from google.protobuf.message import DecodeError  # type: ignore[import-untyped]
 from cuvil_onnx.errors import InvalidModelError, ModelLoadError, OptionError, UnsupportedModelError
 from cuvil_onnx.passes.limits import newest_opset_and_ir
 from cuvil_onnx.passes.normalise import sort_graphs
-from cuvil_onnx.passes.shapes import weightless_proto
+from cuvil_onnx.passes.shapes import walk_protos, weightless_proto
 from cuvil_onnx.rewrite import walk
+
+MAX_DENSE_BYTES = 1 << 28
 
 
 @dataclasses.dataclass(frozen=True)
@@ -101,6 +105,7 @@ def _from_proto(proto: onnx.ModelProto, name: str, folder: Path | None = None) -
     _check_versions(proto.ir_version, {o.domain: o.version for o in proto.opset_import}, name)
     if not proto.graph.output:
         raise UnsupportedModelError(f"{name}: the graph is empty: it has no outputs")
+    proto = _dense(proto, name)
     try:
         model = ir.from_proto(proto)
     except Exception as error:
@@ -111,6 +116,35 @@ def _from_proto(proto: onnx.ModelProto, name: str, folder: Path | None = None) -
     if folder is not None:
         ir.external_data.set_base_dir(model.graph, str(folder))
     return model
+
+
+def _dense(proto: onnx.ModelProto, name: str) -> onnx.ModelProto:
+    """The model with sparse initializers written out, as every runtime does; a copy if there are any.
+
+    Raises:
+        UnsupportedModelError: written out they would be larger than ``MAX_DENSE_BYTES``.
+    """
+    if not any(graph.sparse_initializer for graph in walk_protos(proto.graph)):
+        return proto
+    copy = onnx.ModelProto()
+    copy.CopyFrom(proto)
+    for graph in walk_protos(copy.graph):
+        for sparse in graph.sparse_initializer:
+            values = onnx.numpy_helper.to_array(sparse.values)
+            if math.prod(sparse.dims) * values.itemsize > MAX_DENSE_BYTES:
+                raise UnsupportedModelError(
+                    f"{name}: sparse weight {sparse.values.name!r} is too large to be written out"
+                )
+            places = onnx.numpy_helper.to_array(sparse.indices)
+            if places.ndim == 2:
+                places = np.ravel_multi_index(tuple(places.T), tuple(sparse.dims))
+            dense = np.zeros(math.prod(sparse.dims), values.dtype)
+            dense[places] = values
+            graph.initializer.append(
+                onnx.numpy_helper.from_array(dense.reshape(tuple(sparse.dims)), sparse.values.name)
+            )
+        del graph.sparse_initializer[:]
+    return copy
 
 
 def _check_versions(ir_version: int, opsets: dict[str, int], name: str) -> None:

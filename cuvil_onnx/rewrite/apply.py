@@ -111,6 +111,8 @@ def apply(match: Match, replacement: Replacement, ctx: GraphContext) -> Refusal 
         ctx.add_function(function)
     for node in new_nodes:
         ctx.adopt(node)
+    for node in match.nodes:
+        ctx.abandon(node)
     detach(match.nodes)
     graph.remove(match.nodes)
     ctx.order.forget(match.nodes, graph)
@@ -224,13 +226,15 @@ def _check_replacement(
 
 
 def detach(nodes: Iterable[ir.Node]) -> None:
-    """Makes the nodes forget their inputs, so that they count as users of nothing."""
+    """Makes nodes that are to go forget their inputs, so that they count as users of nothing; empties subgraphs."""
     for node in nodes:
         node.resize_inputs(0)
         for graph in walk.subgraphs(node):
             for inner, _ in walk.all_graphs(graph):
-                for member in inner:
+                members = list(inner)
+                for member in members:
                     member.resize_inputs(0)
+                inner.remove(members)
 
 
 def detach_orphans(values: Iterable[ir.Value | None]) -> None:

@@ -76,6 +76,12 @@ class GraphContext:
             self.owners[inner] = node
             self.owners.update((g, o) for g, o in walk.all_graphs(inner) if o is not None)
 
+    def abandon(self, node: ir.Node) -> None:
+        """Forgets the subgraphs of a node that is about to go."""
+        for graph in walk.subgraphs(node):
+            for inner, _ in walk.all_graphs(graph):
+                self.owners.pop(inner, None)
+
     def fresh_name(self, hint: str) -> str:
         """A name that no value and no node of the model has, starting with ``hint``."""
         name, count = hint, self._counters.get(hint, 0)

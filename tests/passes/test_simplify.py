@@ -72,3 +72,51 @@ def test_an_input_passed_through_keeps_its_identity() -> None:
 def test_dropout_in_training_mode_stays() -> None:
     model = made("(float[8] x) => (float[8] y) { y = Dropout(x, r, t) }", r=np.float32(0.5), t=np.array(True))
     assert ops(basic(model).model)["Dropout"] == 1
+
+
+BRANCHES = (
+    "y = If(c) <then_branch = t () => (float[2,3,4] r) { k = Exp(x) r = Neg(k) },"
+    " else_branch = e () => (float[2,3,4] r) { k = Neg(x) r = Abs(k) }>"
+)
+
+
+@pytest.mark.parametrize(("condition", "taken"), [(True, {"Exp", "Neg"}), (False, {"Neg", "Abs"})])
+def test_an_if_that_is_decided_becomes_its_branch(condition: bool, taken: set[str]) -> None:
+    model = made(f"(float[2,3,4] x) => (float[2,3,4] y) {{ {BRANCHES} }}", c=np.array(condition))
+    result = basic(model)
+    assert set(ops(result.model)) == taken
+    assert [o.name for o in result.model.graph.output] == ["y"]
+    same(model, result, x=X)
+
+
+def test_an_if_that_is_not_decided_stays() -> None:
+    model = made(f"(float[2,3,4] x, bool c) => (float[2,3,4] y) {{ {BRANCHES} }}")
+    result = basic(model)
+    assert set(ops(result.model)) == {"If"}
+    same(model, result, x=X, c=np.array(True))
+
+
+def test_a_decided_branch_may_return_an_outer_value_or_a_constant() -> None:
+    branches = (
+        "y, z = If(c) <then_branch = t () => (float[2,3,4] p, float[2] q)"
+        " { p = Identity(x) q = Constant<value = float[2] {1.0, 2.0}>() },"
+        " else_branch = e () => (float[2,3,4] p, float[2] q)"
+        " { p = Neg(x) q = Constant<value = float[2] {0.0, 0.0}>() }>"
+    )
+    model = made(f"(float[2,3,4] x) => (float[2,3,4] y, float[2] z) {{ {branches} }}", c=np.array(True))
+    result = basic(model)
+    assert set(ops(result.model)) == {"Identity", "Constant"}
+    same(model, result, x=X)
+
+
+def test_nested_decisions() -> None:
+    inner = (
+        "r = If(d) <then_branch = u () => (float[2,3,4] i) { k = Exp(x) i = Neg(k) },"
+        " else_branch = v () => (float[2,3,4] i) { k = Neg(x) i = Abs(k) }>"
+    )
+    branches = f"<then_branch = t () => (float[2,3,4] r) {{ {inner} }}, else_branch = e () => (float[2,3,4] r) {{ r = Neg(x) }}>"
+    text = f"(float[2,3,4] x) => (float[2,3,4] y) {{ y = If(c) {branches} }}"
+    model = made(text, c=np.array(True), d=np.array(False))
+    result = basic(model)
+    assert set(ops(result.model)) == {"Neg", "Abs"}
+    same(model, result, x=X)
