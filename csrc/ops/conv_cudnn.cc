@@ -155,9 +155,11 @@ int add_graph(cudnnHandle_t handle, const ConvProblem& p, const Way& way, int mo
   return added;
 }
 
-// cuDNN's fused half precision kernels gave zeros for [N, C, 1, 1] results of channels-first inputs, whose strides name
-// no layout (seen with cuDNN 9 on an H200). Its plain kernels are right there.
-bool fused_is_trusted(const ConvProblem& p) { return p.channels_last || p.window.out_size() != 1; }
+// Channels-first tensors of one pixel have the strides of channels-last ones. cuDNN offers fused kernels then that mix
+// both up: zeros for [3, 8, 5, 5] with a filter of [8, 8, 5, 5] in float16 (cuDNN 9, H200). Its plain ones are right.
+bool layout_is_clear(const ConvProblem& p) {
+  return p.channels_last || (p.window.in_size() != 1 && p.window.out_size() != 1);
+}
 
 void add_graphs(cudnnHandle_t handle, const ConvProblem& p, Prepare prepare, int64_t channels, const ConvFilter& filter,
                 ConvCandidates& out) {
@@ -172,7 +174,7 @@ void add_graphs(cudnnHandle_t handle, const ConvProblem& p, Prepare prepare, int
   };
   const bool epilogue = !p.transposed && (p.bias || p.z || p.activation != Activation::kNone);
   int fused = 0;
-  if (epilogue && cudnn_has_activation(p) && fused_is_trusted(p)) {
+  if (epilogue && cudnn_has_activation(p) && layout_is_clear(p)) {
     fused = add(ConvFusion::kResidualThenBias, "rb");
     if (fused == 0 && p.bias && p.z) fused = add(ConvFusion::kBiasThenResidual, "br");
   }

@@ -17,16 +17,23 @@ def rounded(x: Array, dtype: str) -> Array:
     return x.astype(kind).astype(np.float64)
 
 
-def assert_sum_of_products(found: Array, exact: Array, magnitude: Array, terms: int, dtype: str) -> None:
+def assert_sum_of_products(
+    found: Array, exact: Array, magnitude: Array, terms: int, dtype: str, between: Array | float = 0.0
+) -> None:
     """`found` within the error of a sum of `terms` products accumulated in float32 (float64 for float64).
 
     `magnitude` is the same sum over absolute values: every one of the `terms` additions rounds by at most one unit of
-    the partial sum, which `magnitude` bounds. Fast convolution algorithms (Winograd) transform inputs first, and an
-    unfused epilogue rounds the result to `dtype` once more: hence the factors 4 and 3. TF32 (2**-11 a product) or
-    sums in 16 bits exceed the bound by far.
+    the partial sum, which `magnitude` bounds. Fast convolution algorithms (Winograd) transform inputs first, and
+    activations in 16 bits are approximations: hence the factors 4 and 3. TF32 (2**-11 a product) or sums in 16 bits
+    exceed the bound by far.
+
+    `between` bounds the absolute values that are rounded to `dtype` on the way, for ways that add the bias, the
+    residual or the activation in a second pass over the result: half a unit of them comes on top, which is not small
+    against `exact` where the addends cancel. The nodes that were fused round there too, and once more often.
     """
     unit = ROUNDING["float64" if dtype == "float64" else "float32"]
     bound = 4 * max(terms, 8) * unit * magnitude + 3 * ROUNDING[dtype] * (np.abs(exact) + magnitude / max(terms, 1))
+    bound += ROUNDING[dtype] * between
     bound += 2.0**-24 if dtype == "float16" else 0.0  # the spacing of float16's smallest numbers
     assert found.shape == exact.shape, f"{found.shape} instead of {exact.shape}"
     error = np.abs(found.astype(np.float64) - exact)

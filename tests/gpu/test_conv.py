@@ -40,6 +40,8 @@ CONVOLUTIONS: dict[str, tuple[list[int], list[int], dict[str, Any]]] = {
     "1-D asymmetric": ([2, 8, 31], [12, 8, 4], {"pads": [3, 0]}),
     "3-D": ([1, 4, 6, 7, 8], [8, 4, 3, 3, 3], {"pads": [1, 1, 1, 1, 1, 1]}),
     "one output pixel": ([3, 8, 5, 5], [8, 8, 5, 5], {}),
+    "one padded pixel": ([3, 8, 3, 3], [8, 8, 5, 5], {"pads": [1, 1, 1, 1]}),
+    "1x1 of one pixel": ([3, 24, 1, 1], [16, 24, 1, 1], {}),
 }
 
 
@@ -59,7 +61,8 @@ def run(make: MakeSession, arrays: list[np.ndarray | None], attrs: dict[str, Any
     bfloat16 = dtype == "bfloat16"
     inputs = [None if a is None else a.astype(np.float32 if bfloat16 else dtype) for a in arrays]
     initializers = [1, 2] if constant and not bfloat16 else []
-    session = make(model("Conv", inputs, attrs, bfloat16=bfloat16, constant=initializers))
+    opset = 22 if bfloat16 else 17  # the first whose Conv takes bfloat16
+    session = make(model("Conv", inputs, attrs, bfloat16=bfloat16, constant=initializers, opset=opset))
     feeds = {f"x{i}": a for i, a in enumerate(inputs) if a is not None and i not in initializers}
     (first,), (second,) = session.run(None, feeds), session.run(None, feeds)
     np.testing.assert_array_equal(first, second)
@@ -91,7 +94,9 @@ def check_conv(
     found = run(make, [x, w, b], attrs, dtype, constant)
     exact = conv(x, w, attrs) + add
     magnitude = conv(np.abs(x), np.abs(w), attrs) + np.abs(add)
-    assert_sum_of_products(found, exact, magnitude, int(np.prod(w_shape[1:])), dtype)
+    # cuDNN may have no fused kernel for these channels-first tensors: the sum without bias is rounded then.
+    between = np.abs(exact) + np.abs(add) if bias else 0.0
+    assert_sum_of_products(found, exact, magnitude, int(np.prod(w_shape[1:])), dtype, between)
 
 
 @given(data=st.data())
@@ -142,17 +147,54 @@ def test_channels_that_do_not_fit_are_named(ep_session: MakeSession) -> None:
         ep_session(m).run(None, {"x0": x, "x1": w})
 
 
+# No library has them in its epilogue.
+UNFUSED = ["HardSigmoid", "HardSwish", "Mish"]
+
+
 def check_fused(
-    make: MakeSession, name: str, operands: str, activation: str, layout: str, dtype: str, constant: bool = True
+    make: MakeSession,
+    name: str,
+    operands: str,
+    activation: str,
+    layout: str,
+    dtype: str,
+    constant: bool = True,
+    two_passes: bool | None = None,
 ) -> None:
+    """`two_passes`: the bound is that of a way whose epilogue is a pass of its own; by default where it may be one.
+
+    That is everywhere but in channels-last with an activation that cuDNN and cuBLASLt have.
+    """
     x_shape, w_shape, changes = CONVOLUTIONS[name]
-    attrs = attributes(w_shape, changes)
+    check_fused_shape(
+        make, x_shape, w_shape, attributes(w_shape, changes), operands, activation, layout, dtype, constant, two_passes
+    )
+
+
+def check_fused_shape(
+    make: MakeSession,
+    x_shape: list[int],
+    w_shape: list[int],
+    attrs: dict[str, Any],
+    operands: str,
+    activation: str,
+    layout: str,
+    dtype: str,
+    constant: bool,
+    two_passes: bool | None,
+) -> None:
     x, w = sample(x_shape, np.float64, 1), sample(w_shape, np.float64, 2) / np.sqrt(np.prod(w_shape[1:]))
     bias = sample(w_shape[:1], np.float64, 3) if "b" in operands else None
     channels = -1, *[1] * (len(w_shape) - 2)
-    magnitude = conv(np.abs(x), np.abs(w), attrs) + (0.0 if bias is None else np.abs(bias).reshape(channels))
-    z = sample(magnitude.shape, np.float64, 4) if "z" in operands else None
-    magnitude = magnitude + (0.0 if z is None else np.abs(z))
+    product = conv(x, w, attrs)
+    z = sample(product.shape, np.float64, 4) if "z" in operands else None
+    added = [a for a in (None if bias is None else bias.reshape(channels), z) if a is not None]
+    addends = sum((np.abs(a) for a in added), np.zeros_like(product))
+    magnitude = conv(np.abs(x), np.abs(w), attrs) + addends
+    if two_passes is None:
+        two_passes = layout == "NCHW" or activation in UNFUSED
+    # Whether the product alone, with Z or with the bias is rounded: it is the whole sum less some of the addends.
+    between = np.abs(sum(added, product)) + addends if two_passes else np.zeros_like(product)
 
     def lay(a: np.ndarray | None) -> Any:
         return a if a is None or layout == "NCHW" else np.ascontiguousarray(np.moveaxis(a, 1, -1))
@@ -172,7 +214,8 @@ def check_fused(
     np.testing.assert_array_equal(found, again)
     # The activations' slopes are at most 1.5 (HardSwish): errors before them hardly grow.
     terms = int(np.prod(w_shape[1:]))
-    assert_sum_of_products(found, np.asarray(case.expected[0]), 1.5 * lay(magnitude), terms, dtype)
+    expected = np.asarray(case.expected[0])
+    assert_sum_of_products(found, expected, 1.5 * lay(magnitude), terms, dtype, 1.5 * lay(between))
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float16"])
@@ -191,6 +234,25 @@ def test_activations(ep_session: MakeSession, name: str, activation: str, layout
     check_fused(ep_session, name, "bz", activation, layout, dtype)
 
 
+@given(data=st.data())
+@quick
+def test_fused_convolutions_of_any_shape(ep_session: MakeSession, data: st.DataObject) -> None:
+    """Small images on purpose: results of one row or one pixel have strides that name no layout."""
+
+    def values(low: int, high: int, count: int = 2) -> list[int]:
+        return data.draw(st.lists(st.integers(low, high), min_size=count, max_size=count))
+
+    kernel, group = values(1, 4), data.draw(st.integers(1, 2))
+    size = [k + extra for k, extra in zip(kernel, values(0, 3), strict=True)]
+    n, per_group, out = data.draw(st.integers(1, 3)), *[8 * v for v in values(1, 2)]
+    w_shape = [out * group, per_group, *kernel]
+    attrs = attributes(w_shape, {"strides": values(1, 2), "pads": values(0, 1) * 2, "group": group})
+    operands, activation = data.draw(st.sampled_from(["", "b", "z", "bz"])), data.draw(st.sampled_from(["", "Relu"]))
+    layout, dtype = data.draw(st.sampled_from(["NCHW", "NHWC"])), data.draw(st.sampled_from(["float32", "float16"]))
+    x_shape = [n, per_group * group, *size]
+    check_fused_shape(ep_session, x_shape, w_shape, attrs, operands, activation, layout, dtype, True, True)
+
+
 @pytest.mark.parametrize("layout", ["NCHW", "NHWC"])
 def test_weights_that_are_no_constants(ep_session: MakeSession, layout: str) -> None:
     check_fused(ep_session, "3x3", "bz", "Relu", layout, "float16", constant=False)
@@ -198,7 +260,11 @@ def test_weights_that_are_no_constants(ep_session: MakeSession, layout: str) -> 
 
 # Ways of the engine, and what each must be able to do. cuDNN decides itself which fused graphs it takes: those are
 # tested where it does.
-WAYS = [("gemm", ["1x1"], True), ("cudnn:plain", list(CONVOLUTIONS), True), ("cudnn:rb", list(CONVOLUTIONS), False)]
+WAYS = [
+    ("gemm", ["1x1", "one output pixel", "1x1 of one pixel"], True),
+    ("cudnn:plain", list(CONVOLUTIONS), True),
+    ("cudnn:rb", list(CONVOLUTIONS), False),
+]
 WAYS += [("depthwise", ["depthwise", "depthwise 5x5 strided", "asymmetric depthwise"], True)]
 WAYS += [("cudnn:plain:pad", ["asymmetric pads", "asymmetric depthwise", "1-D asymmetric"], True)]
 
@@ -219,7 +285,9 @@ def test_each_way(
 ) -> None:
     monkeypatch.setenv("CUVIL_TUNING", f"only:{way}")
     try:
-        check_fused(ep_session, name, "bz", "Relu", layout, dtype)
+        # The product in NCHW has the bias along its rows, which is no epilogue of cuBLASLt.
+        two_passes = "plain" in way or (way == "gemm" and layout == "NCHW" and name == "1x1")
+        check_fused(ep_session, name, "bz", "Relu", layout, dtype, two_passes=two_passes)
     except AssertionError:
         raise
     except Exception as error:
@@ -235,14 +303,14 @@ def test_the_fastest_way_is_remembered(
 ) -> None:
     monkeypatch.setenv("CUVIL_TUNING", "on")
     monkeypatch.setenv("CUVIL_CACHE_DIR", str(tmp_path))
-    check_fused(ep_session, name, "bz", "Relu", layout, "float16")
+    check_fused(ep_session, name, "bz", "Relu", layout, "float16", two_passes=True)  # whichever is faster
     (file,) = (tmp_path / "tuning").glob("cudnn-*.txt")
     remembered = file.read_text()
     assert remembered.count("\n") == 1
-    check_fused(ep_session, name, "bz", "Relu", layout, "float16")
+    check_fused(ep_session, name, "bz", "Relu", layout, "float16", two_passes=True)
     assert file.read_text() == remembered
     file.write_text(remembered.split("\t")[0] + "\tcudnn:rb:a999\n")
-    check_fused(ep_session, name, "bz", "Relu", layout, "float16")  # a choice that is gone is made anew
+    check_fused(ep_session, name, "bz", "Relu", layout, "float16", two_passes=True)  # a choice that is gone: anew
     assert "a999" not in file.read_text()
 
 
@@ -254,7 +322,7 @@ def test_channels_filled_up_to_a_vector(
     if way.endswith("c4") and CONVOLUTIONS[name][0][1] >= 4:
         pytest.skip("more than four channels already")
     monkeypatch.setenv("CUVIL_TUNING", f"only:{way}")
-    check_fused(ep_session, name, "bz", "Relu", "NHWC", "float16")
+    check_fused(ep_session, name, "bz", "Relu", "NHWC", "float16", two_passes="plain" in way)
 
 
 # X, W and attributes. W is [C, K / group, kernel...].
@@ -286,4 +354,6 @@ def test_conv_transpose(ep_session: MakeSession, name: str, bias: bool, dtype: s
     (exact,) = reference(model("ConvTranspose", wide, attrs), dict(zip(feeds, wide, strict=True)))
     sizes = [np.abs(a) for a in wide]
     (magnitude,) = reference(model("ConvTranspose", sizes, attrs), dict(zip(feeds, sizes, strict=True)))
-    assert_sum_of_products(found, exact, magnitude, int(np.prod(w_shape) // w_shape[1]), dtype)
+    # The bias is always added in a second pass.
+    between = np.abs(exact) + np.abs(wide[2]).reshape(-1, *[1] * (len(x_shape) - 2)) if bias else 0.0
+    assert_sum_of_products(found, exact, magnitude, int(np.prod(w_shape) // w_shape[1]), dtype, between)

@@ -215,6 +215,14 @@ def test_pow_of_mixed_types(ep_session: MakeSession, base: Any, exponent: Any) -
     check(ep_session, "Pow", [x, y], rtol=2e-6)
 
 
+@pytest.mark.parametrize("base", [np.int32, np.int64])
+@pytest.mark.parametrize("exponent", [np.float32, np.float64])
+def test_pow_of_integers_to_fractions(ep_session: MakeSession, base: Any, exponent: Any) -> None:
+    # The result is cut to an integer: the root of a square must not come out as 2.9999999999999996.
+    x, y = np.arange(1, 401, dtype=base)[:, None], np.array([0.5, 1, 1.5, 2.5, 3, 0, -1], exponent)
+    check(ep_session, "Pow", [x, y])
+
+
 FLOATS, ALL = [np.float32, np.float16, np.float64], [np.float32, np.float16, np.float64, np.bool_, *INTEGERS]
 
 

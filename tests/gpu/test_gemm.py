@@ -143,8 +143,11 @@ def test_fused_matmul(ep_session: MakeSession, operands: str, activation: str, t
     case = fused((a, w.T.copy() if trans_b else w, bias, z), attrs, KINDS[dtype])
     (found,) = ep_session(case.model).run(None, case.feeds)
     # The activations' slopes are at most 1.5 (HardSwish): errors before them hardly grow.
-    magnitude = 1.5 * (np.abs(a) @ np.abs(w) + sum(np.abs(v) for v in (bias, z) if v is not None))
-    assert_sum_of_products(found, np.asarray(case.expected[0]), magnitude, 64, dtype)
+    added = [v for v in (bias, z) if v is not None]
+    magnitude = 1.5 * (np.abs(a) @ np.abs(w) + sum(np.abs(v) for v in added))
+    # Other activations are a pass of their own, over sums that cuBLASLt rounded.
+    between = 0.0 if activation in ("", "Relu", "GeluTanh") else 1.5 * np.abs(sum(added, a @ w))
+    assert_sum_of_products(found, np.asarray(case.expected[0]), magnitude, 64, dtype, between)
 
 
 def test_choices_are_measured_once_and_remembered(

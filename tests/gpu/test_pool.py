@@ -94,7 +94,14 @@ def test_pools_of_any_shape(ep_session: MakeSession, data: st.DataObject) -> Non
 @pytest.mark.parametrize("shape", [[2, 5, 7, 7], [1, 64, 1, 1], [3, 2, 100, 100], [2, 3, 33], [1, 2, 3, 4, 5]], ids=str)
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_global_pools(ep_session: MakeSession, op: str, shape: list[int], dtype: str) -> None:
-    check_pool(ep_session, op, sample(shape, dtype), {})
+    # ONNX Runtime has no float64 kernel of these, and the ONNX reference gives other shapes: NumPy says what is right.
+    x = sample(shape, dtype)
+    spatial = tuple(range(2, len(shape)))
+    if op == "GlobalMaxPool":
+        check(ep_session, op, [x], expected=[x.max(axis=spatial, keepdims=True)])
+    else:
+        mean = x.astype(np.float64).mean(axis=spatial, keepdims=True).astype(x.dtype)
+        check(ep_session, op, [x], expected=[mean], rtol=2 * ROUNDING[dtype], atol=2 * ROUNDING[dtype])
 
 
 def test_infinities_and_nan(ep_session: MakeSession) -> None:
