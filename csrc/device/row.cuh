@@ -6,8 +6,9 @@
 
 namespace cuvil::device {
 
-// `Threads` neighbouring threads share a row: 8, 16 or 32 (several rows a block) or the block size (a block a row).
-// Each thread holds `Ept` elements as Ept / V accesses of V elements; neighbouring threads hold neighbouring accesses.
+// `Threads` neighbouring threads share a row: a power of two up to 32 (several rows a block) or the block size (a block
+// a row). Each thread holds `Ept` elements as Ept / V accesses of V elements; neighbouring threads hold neighbouring
+// accesses.
 template <typename T, int Threads_, int Ept_, int V_>
 struct RowLayout {
   using Element = T;
@@ -75,8 +76,12 @@ template <typename T, int V, typename F>
 bool with_row_layout(int64_t rows, int64_t n, const F& f) {
   // Doubles take two registers each, so a thread holds fewer of them.
   constexpr int kMany = sizeof(T) == 8 ? 8 : 32;
-  const bool fills_card = rows * n >= 1 << 21 && kMany > 8;
-  if (n <= 8 * 8) {
+  const bool fills_card = rows * (n > 1024 ? n : 1024) >= 1 << 21 && kMany > 8;
+  if (n <= 8) {
+    f.template operator()<RowLayout<T, 1, 8, V>>();
+  } else if (n <= 4 * 8) {
+    f.template operator()<RowLayout<T, 4, 8, V>>();
+  } else if (n <= 8 * 8) {
     f.template operator()<RowLayout<T, 8, 8, V>>();
   } else if (n <= 16 * 8) {
     f.template operator()<RowLayout<T, 16, 8, V>>();

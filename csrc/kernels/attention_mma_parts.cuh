@@ -79,21 +79,26 @@ struct MaskTile {
     const E* mask = static_cast<const E*>(p.mask);
     const bool pairs = p.mask_strides[3] == 1 && (base | p.mask_strides[2]) % 2 == 0 &&
                        reinterpret_cast<uintptr_t>(mask) % (2 * sizeof(E)) == 0 && start + Tl::Bn <= p.t;
+    const int64_t stride = p.mask_strides[3];
+    const auto row_of = [&](int m, int h) {
+      return mask + base + min(first_row + m * 16 + lane / 4 + h * 8, p.s - 1) * p.mask_strides[2];
+    };
+    const int first = start + lane % 4 * 2;
+    if (pairs) {
 #pragma unroll
-    for (int m = 0; m < Tl::Mt; ++m) {
+      for (int i = 0; i < Tl::Mt * 2; ++i) {
+        const E* row = row_of(i / 2, i % 2) + first;
 #pragma unroll
-      for (int h = 0; h < 2; ++h) {
-        const int row = min(first_row + m * 16 + lane / 4 + h * 8, p.s - 1);
-        const E* from = mask + base + row * p.mask_strides[2];
-        const int first = start + lane % 4 * 2;
+        for (int n = 0; n < Tl::Bn / 8; ++n) v[i / 2][i % 2][n] = load<E, 2>(row + n * 8);
+      }
+    } else {
+#pragma unroll
+      for (int i = 0; i < Tl::Mt * 2; ++i) {
+        const E* row = row_of(i / 2, i % 2);
 #pragma unroll
         for (int n = 0; n < Tl::Bn / 8; ++n) {
-          if (pairs) {
-            v[m][h][n] = load<E, 2>(from + first + n * 8);
-          } else {
-            v[m][h][n][0] = from[min(first + n * 8, p.t - 1) * p.mask_strides[3]];
-            v[m][h][n][1] = from[min(first + n * 8 + 1, p.t - 1) * p.mask_strides[3]];
-          }
+#pragma unroll
+          for (int j = 0; j < 2; ++j) v[i / 2][i % 2][n][j] = row[min(first + n * 8 + j, p.t - 1) * stride];
         }
       }
     }

@@ -99,78 +99,82 @@ __global__ void __launch_bounds__(1024) softmax_long_rows(const T* x, T* y, int6
   }
 }
 
-// An axis that is not the innermost, in a block of 32 x Y threads: the columns of V neighbours in `inner` that thread
+// An axis that is not the innermost, in a block of X x Y threads: the columns of V neighbours in `inner` that thread
 // (x, y) works on begin at `base`, and the Y threads of one x share them.
 template <int V>
 struct Columns {
   bool live;
   int64_t base;
   __device__ __forceinline__ Columns(int64_t columns, int64_t n, int64_t inner) {
-    const int64_t column = (int64_t{blockIdx.x} * 32 + threadIdx.x) * V;
+    const int64_t column = (int64_t{blockIdx.x} * blockDim.x + threadIdx.x) * V;
     live = column < columns;
     base = live ? column / inner * n * inner + column % inner : 0;
   }
 };
 
-// `v` combined over the Y threads of a column.
-template <int Y, typename C, typename Op>
-__device__ __forceinline__ C column_reduce(C v, Op op, C (*shared)[32]) {
-  __syncthreads();  // an earlier call's readers are done
-  shared[threadIdx.y][threadIdx.x] = v;
-  __syncthreads();
-  v = shared[0][threadIdx.x];
+// Each of v[0 .. V) combined over the Y threads of a column.
+template <int X, int Y, typename C, int V, typename Op>
+__device__ __forceinline__ void column_reduce(C (&v)[V], Op op, C (*shared)[V][X]) {
+  if constexpr (Y > 1) {
+    __syncthreads();  // an earlier call's readers are done
 #pragma unroll
-  for (int k = 1; k < Y; ++k) v = op(v, shared[k][threadIdx.x]);
-  return v;
+    for (int j = 0; j < V; ++j) shared[threadIdx.y][j][threadIdx.x] = v[j];
+    __syncthreads();
+#pragma unroll
+    for (int j = 0; j < V; ++j) {
+      v[j] = shared[0][j][threadIdx.x];
+#pragma unroll
+      for (int k = 1; k < Y; ++k) v[j] = op(v[j], shared[k][j][threadIdx.x]);
+    }
+  }
 }
 
-// n is at most kHeld * Y: a thread's values stay in its registers.
-constexpr int kHeld = 8;
-
-template <typename T, int Y, int V>
-__global__ void __launch_bounds__(32 * Y)
+// n is at most Held * Y: a thread's values stay in its registers.
+template <typename T, int X, int Y, int Held, int V>
+__global__ void __launch_bounds__(X* Y)
     softmax_short_columns(const T* x, T* y, int64_t columns, int64_t n, int64_t inner, bool log) {
   using C = Compute<T>;
-  __shared__ C scratch[Y][32];
+  __shared__ C scratch[Y][V][X];
   const Columns<V> at(columns, n, inner);
-  C v[kHeld][V];
+  const int live = at.live ? static_cast<int>(n) : 0;
+  C v[Held][V], m[V], sum[V] = {};
 #pragma unroll
-  for (int k = 0; k < kHeld; ++k) {
+  for (int j = 0; j < V; ++j) m[j] = minus_inf<C>();
+#pragma unroll
+  for (int k = 0; k < Held; ++k) {
     const int i = threadIdx.y + k * Y;
-    if (at.live && i < n) {
-      const Vec<T, V> a = load<T, V>(x + at.base + i * inner);
+    if (i >= live) continue;
+    const Vec<T, V> a = load<T, V>(x + at.base + i * inner);
 #pragma unroll
-      for (int j = 0; j < V; ++j) v[k][j] = to_compute(a[j]);
-    } else {
-#pragma unroll
-      for (int j = 0; j < V; ++j) v[k][j] = minus_inf<C>();
-    }
+    for (int j = 0; j < V; ++j) v[k][j] = to_compute(a[j]);
   }
 #pragma unroll
-  for (int j = 0; j < V; ++j) {
-    C m = v[0][j];
+  for (int k = 0; k < Held; ++k) {
+    if (static_cast<int>(threadIdx.y) + k * Y >= live) continue;
 #pragma unroll
-    for (int k = 1; k < kHeld; ++k) m = MaxNumber()(m, v[k][j]);
-    m = column_reduce<Y>(m, MaxNumber(), scratch);
-    C sum = 0;
-#pragma unroll
-    for (int k = 0; k < kHeld; ++k) {
-      const C e = exp(v[k][j] - m);
-      sum += e;
-      v[k][j] = log ? v[k][j] - m : e;
-    }
-    sum = column_reduce<Y>(sum, Sum(), scratch);
-    const C scale = log ? ::log(sum) : C(1) / sum;
-#pragma unroll
-    for (int k = 0; k < kHeld; ++k) v[k][j] = log ? v[k][j] - scale : v[k][j] * scale;
+    for (int j = 0; j < V; ++j) m[j] = MaxNumber()(m[j], v[k][j]);
   }
+  column_reduce<X, Y>(m, MaxNumber(), scratch);
 #pragma unroll
-  for (int k = 0; k < kHeld; ++k) {
+  for (int k = 0; k < Held; ++k) {
+    if (static_cast<int>(threadIdx.y) + k * Y >= live) continue;
+#pragma unroll
+    for (int j = 0; j < V; ++j) {
+      const C e = exp(v[k][j] - m[j]);
+      sum[j] += e;
+      v[k][j] = log ? v[k][j] - m[j] : e;
+    }
+  }
+  column_reduce<X, Y>(sum, Sum(), scratch);
+#pragma unroll
+  for (int j = 0; j < V; ++j) sum[j] = log ? ::log(sum[j]) : C(1) / sum[j];
+#pragma unroll
+  for (int k = 0; k < Held; ++k) {
     const int i = threadIdx.y + k * Y;
-    if (!at.live || i >= n) continue;
+    if (i >= live) continue;
     Vec<T, V> a;
 #pragma unroll
-    for (int j = 0; j < V; ++j) a[j] = from_compute<T>(v[k][j]);
+    for (int j = 0; j < V; ++j) a[j] = from_compute<T>(log ? v[k][j] - sum[j] : v[k][j] * sum[j]);
     store<T, V>(y + at.base + i * inner, a);
   }
 }
@@ -180,16 +184,18 @@ __global__ void __launch_bounds__(1024)
     softmax_long_columns(const T* x, T* y, int64_t columns, int64_t n, int64_t inner, bool log) {
   using C = Compute<T>;
   constexpr int Y = 32;
-  __shared__ C scratch[Y][32];
+  __shared__ C scratch[Y][1][32];
   const Columns<1> at(columns, n, inner);
   Online<C> seen;
   if (at.live) {
     for (int64_t i = threadIdx.y; i < n; i += Y) seen.add(to_compute(x[at.base + i * inner]));
   }
-  const C m = column_reduce<Y>(seen.m, MaxNumber(), scratch);
-  const C sum = column_reduce<Y>(seen.part(m), Sum(), scratch);
+  C m[1] = {seen.m};
+  column_reduce<32, Y>(m, MaxNumber(), scratch);
+  C sum[1] = {seen.part(m[0])};
+  column_reduce<32, Y>(sum, Sum(), scratch);
   if (!at.live) return;
-  const Finish<C> finish(m, sum, log);
+  const Finish<C> finish(m[0], sum[0], log);
   for (int64_t i = threadIdx.y; i < n; i += Y) {
     y[at.base + i * inner] = from_compute<T>(finish(to_compute(x[at.base + i * inner])));
   }
@@ -213,11 +219,18 @@ void launch_columns(const SoftmaxParams& p, cudaStream_t stream) {
   const T* x = static_cast<const T*>(p.x);
   T* y = static_cast<T*>(p.y);
   const int64_t columns = p.outer * p.inner;
-  const unsigned blocks = blocks_for(columns, 32 * V);
-  if (p.n <= 8 * kHeld) {
-    softmax_short_columns<T, 8, V><<<blocks, dim3(32, 8), 0, stream>>>(x, y, columns, p.n, p.inner, p.log);
-  } else if (p.n <= 32 * kHeld) {
-    softmax_short_columns<T, 32, V><<<blocks, dim3(32, 32), 0, stream>>>(x, y, columns, p.n, p.inner, p.log);
+  const auto in_registers = [&]<int X, int Y, int Held>() {
+    softmax_short_columns<T, X, Y, Held, V>
+        <<<blocks_for(columns, X * V), dim3(X, Y), 0, stream>>>(x, y, columns, p.n, p.inner, p.log);
+  };
+  if (p.n <= 4) {
+    in_registers.template operator()<128, 1, 4>();
+  } else if (p.n <= 16) {
+    in_registers.template operator()<128, 1, 16>();
+  } else if (p.n <= 64) {
+    in_registers.template operator()<32, 4, 16>();
+  } else if (p.n <= 256) {
+    in_registers.template operator()<32, 16, 16>();
   } else {
     softmax_long_columns<T><<<blocks_for(columns, 32), dim3(32, 32), 0, stream>>>(x, y, columns, p.n, p.inner, p.log);
   }
