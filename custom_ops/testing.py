@@ -28,8 +28,8 @@ class Case:
     expected: Sequence[Array]
 
 
-def build(spec: OpSpec, example: Example, *, opset: int, dtype: ir.DataType) -> Case:
-    """The example as a model whose graph inputs are the node's inputs."""
+def build(spec: OpSpec, example: Example, *, opset: int, dtype: ir.DataType, constant: Sequence[int] = ()) -> Case:
+    """The example as a model whose graph inputs are the node's inputs, those in `constant` being initializers."""
     arrays = [None if a is None else np.asarray(a, dtype.numpy()) for a in example.inputs]
     inputs = [None if a is None else ir.val(f"input{i}", dtype, ir.Shape(a.shape)) for i, a in enumerate(arrays)]
     present = [v for v in inputs if v is not None]
@@ -49,10 +49,16 @@ def build(spec: OpSpec, example: Example, *, opset: int, dtype: ir.DataType) -> 
         value.name = f"output{index}"
         value.type = value.type or ir.TensorType(dtype)
         value.shape = ir.Shape(array.shape) if value.shape is None or not value.shape.is_static() else value.shape
-    graph = ir.Graph(present, node.outputs, nodes=[node], opset_imports={"": opset}, name=example.name)
+    fed = [v for i, v in enumerate(inputs) if v is not None and i not in constant]
+    graph = ir.Graph(fed, node.outputs, nodes=[node], opset_imports={"": opset}, name=example.name)
+    for index in constant:
+        value = inputs[index] if index < len(inputs) else None
+        if value is not None:
+            value.const_value = ir.Tensor(arrays[index], dtype=dtype, name=value.name)  # type: ignore[arg-type]
+            graph.register_initializer(value)
     model = ir.Model(graph, ir_version=10)
     install(model, [function])
-    feeds = {f"input{i}": a for i, a in enumerate(arrays) if a is not None}
+    feeds = {f"input{i}": a for i, a in enumerate(arrays) if a is not None and i not in constant}
     return Case(ir.to_proto(model), feeds, expected)
 
 
