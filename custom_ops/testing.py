@@ -39,9 +39,9 @@ def build(spec: OpSpec, example: Example, *, opset: int, dtype: ir.DataType, con
     else:
         original = Body(opset, dtype)
         results = example.region(original, present)
-        for constant in original.nodes:
-            if constant.op_type == "Constant":
-                constant.outputs[0].const_value = constant.attributes["value"].as_tensor()
+        for made in original.nodes:
+            if made.op_type == "Constant":
+                made.outputs[0].const_value = made.attributes["value"].as_tensor()
         region = Region([n for n in original.nodes if n.op_type != "Constant"], results)
         node, function = make(spec.name, inputs, outputs, {}, opset=opset, dtype=dtype, body=region)
     expected = _expected(spec, example, arrays, node)[:outputs]
@@ -51,11 +51,10 @@ def build(spec: OpSpec, example: Example, *, opset: int, dtype: ir.DataType, con
         value.shape = ir.Shape(array.shape) if value.shape is None or not value.shape.is_static() else value.shape
     fed = [v for i, v in enumerate(inputs) if v is not None and i not in constant]
     graph = ir.Graph(fed, node.outputs, nodes=[node], opset_imports={"": opset}, name=example.name)
-    for index in constant:
-        value = inputs[index] if index < len(inputs) else None
-        if value is not None:
-            value.const_value = ir.Tensor(arrays[index], dtype=dtype, name=value.name)  # type: ignore[arg-type]
-            graph.register_initializer(value)
+    for index, (weight, array) in enumerate(zip(inputs, arrays, strict=True)):
+        if index in constant and weight is not None and array is not None:
+            weight.const_value = ir.Tensor(array, dtype=dtype, name=weight.name)
+            graph.register_initializer(weight)
     model = ir.Model(graph, ir_version=10)
     install(model, [function])
     feeds = {f"input{i}": a for i, a in enumerate(arrays) if a is not None and i not in constant}
