@@ -48,8 +48,8 @@ struct ConvFilter {
 };
 
 // Each appends what it has for the problem; nothing when it does not apply.
-// cuDNN's own: a plain convolution followed by our epilogue is offered only where cuDNN fuses nothing, or when the
-// filter asks for it.
+// cuDNN's own. In 16 bits, a plain convolution followed by our epilogue is offered only where cuDNN fuses nothing, or
+// when the filter asks for it.
 void add_cudnn_candidates(cudnnHandle_t handle, const ConvProblem& problem, const ConvFilter& filter,
                           ConvCandidates& out);
 void add_gemm_candidate(OpContext& ctx, const ConvProblem& problem, const ConvOperands& operands,

@@ -16,6 +16,8 @@ namespace {
 constexpr int kPlans = 4;
 constexpr int kPlansBesideOthers = 2;
 
+bool is_half(DType t) { return t == DType::kF16 || t == DType::kBF16; }
+
 size_t round_up(size_t bytes) { return (bytes + 255) / 256 * 256; }
 
 // What happens to the operands before cuDNN sees them, or to its result after.
@@ -163,13 +165,13 @@ bool layout_is_clear(const ConvProblem& p) {
 
 void add_graphs(cudnnHandle_t handle, const ConvProblem& p, Prepare prepare, int64_t channels, const ConvFilter& filter,
                 ConvCandidates& out) {
-  const int most = out.empty() && prepare == Prepare::kNothing ? kPlans : kPlansBesideOthers;
   const std::string suffix = prepare == Prepare::kPadSpace      ? ":pad"
                              : prepare == Prepare::kCropSpace   ? ":crop"
                              : prepare == Prepare::kPadChannels ? concat(":c", channels)
                                                                 : "";
   const auto add = [&](ConvFusion fusion, const char* name) {
     const Way way{name + suffix, prepare, prepared(p, prepare, channels), fusion};
+    const int most = out.empty() && prepare == Prepare::kNothing ? kPlans : kPlansBesideOthers;
     return add_graph(handle, p, way, most, filter, out);
   };
   const bool epilogue = !p.transposed && (p.bias || p.z || p.activation != Activation::kNone);
@@ -178,7 +180,9 @@ void add_graphs(cudnnHandle_t handle, const ConvProblem& p, Prepare prepare, int
     fused = add(ConvFusion::kResidualThenBias, "rb");
     if (fused == 0 && p.bias && p.z) fused = add(ConvFusion::kBiasThenResidual, "br");
   }
-  if (fused == 0) add(ConvFusion::kNone, "plain");
+  // In 16 bits the fused kernels are the plain ones with an epilogue: nothing to gain. In fp32 some algorithms
+  // (Winograd) exist unfused only, and may win although the epilogue takes a second pass.
+  if (fused == 0 || !is_half(p.dtype)) add(ConvFusion::kNone, "plain");
 }
 
 }  // namespace
@@ -204,8 +208,8 @@ void add_cudnn_candidates(cudnnHandle_t handle, const ConvProblem& problem, cons
   if (!problem.window.symmetric()) add_graphs(handle, problem, uneven, problem.c, filter, out);
   if (problem.transposed) return;
   // Tensor cores read channels in vectors of 8 (4 in kernels made for images): where there are fewer, zeros fill up.
-  const bool half = problem.dtype == DType::kF16 || problem.dtype == DType::kBF16;
-  if (!problem.channels_last || !half || problem.groups != 1 || problem.c % 8 == 0 || problem.c == 0) return;
+  if (!problem.channels_last || !is_half(problem.dtype) || problem.groups != 1 || problem.c % 8 == 0 || problem.c == 0)
+    return;
   if (problem.c < 4) add_graphs(handle, problem, Prepare::kPadChannels, 4, filter, out);
   add_graphs(handle, problem, Prepare::kPadChannels, (problem.c + 7) / 8 * 8, filter, out);
 }
