@@ -51,9 +51,9 @@ def build(spec: OpSpec, example: Example, *, opset: int, dtype: ir.DataType, con
         value.shape = ir.Shape(array.shape) if value.shape is None or not value.shape.is_static() else value.shape
     fed = [v for i, v in enumerate(inputs) if v is not None and i not in constant]
     graph = ir.Graph(fed, node.outputs, nodes=[node], opset_imports={"": opset}, name=example.name)
-    for index, (weight, array) in enumerate(zip(inputs, arrays, strict=True)):
-        if index in constant and weight is not None and array is not None:
-            weight.const_value = ir.Tensor(array, dtype=dtype, name=weight.name)
+    for index, (weight, data) in enumerate(zip(inputs, arrays, strict=True)):
+        if index in constant and weight is not None and data is not None:
+            weight.const_value = ir.Tensor(data, dtype=dtype, name=weight.name)
             graph.register_initializer(weight)
     model = ir.Model(graph, ir_version=10)
     install(model, [function])
