@@ -154,7 +154,12 @@ def check_cuvil(
     mask = make_mask(mask_kind, b, n, s, t)
     mask_dtype = mask_dtype or dtype
     mask = None if mask is None else rounded(mask, mask_dtype)
-    attrs = {"num_heads": n, "scale": float(np.float32(scale or h**-0.5)), "causal": int(causal), "layout": layout}
+    attrs: dict[str, Any] = {
+        "num_heads": n,
+        "scale": float(np.float32(scale or h**-0.5)),
+        "causal": int(causal),
+        "layout": layout,
+    }
     operands = [np.concatenate([q, k, v], -1), None, None] if layout == "packed" else [q, k, v]
     found = run(make, "Attention", "cuvil", [*operands, mask], [dtype] * 3 + [mask_dtype], attrs, 17)
     exact, size = attention(heads_of(q, n), heads_of(k, n), heads_of(v, n), mask, attrs["scale"], causal)

@@ -19,21 +19,21 @@ def expected(x: Array, scale: Array, bias: Array, groups: int) -> Array:
     centred = flat - flat.mean(-1, keepdims=True)
     y = (centred / np.sqrt((centred * centred).mean(-1, keepdims=True) + np.float32(EPSILON))).reshape(x.shape)
     per_channel = (1, -1, *[1] * (x.ndim - 2))
-    return (y * scale.astype(np.float64).reshape(per_channel) + bias.astype(np.float64).reshape(per_channel)).astype(
-        x.dtype
-    )
+    gain, shift = (a.astype(np.float64).reshape(per_channel) for a in (scale, bias))
+    result: Array = (y * gain + shift).astype(x.dtype)
+    return result
 
 
 def tolerance(dtype: type, mean: float = 0) -> dict[str, float]:
     # float32: about 32 roundings of terms that reach 8 (6 deviations times a gain of 1.5), larger with a large mean.
     # float16: result and expectation are rounded (2 units of values up to 8).
-    unit = {np.float32: 2.0**-24, np.float64: 2.0**-53, np.float16: 2.0**-11}[dtype]
+    unit = {"float32": 2.0**-24, "float64": 2.0**-53, "float16": 2.0**-11}[np.dtype(dtype).name]
     inside = 32 * 8 * (2.0**-53 if dtype is np.float64 else 2.0**-24) * (1 + abs(mean))
     return {"rtol": 2.02 * unit, "atol": inside}
 
 
 def instance(make: MakeSession, shape: tuple[int, ...], dtype: type = np.float32, mean: float = 0) -> None:
-    x = (sample(shape, np.float64) + mean).astype(dtype)
+    x: Array = (sample(shape, np.float64) + mean).astype(dtype)
     scale, bias = sample(shape[1:2], dtype, 1), sample(shape[1:2], dtype, 2)
     y = expected(x, scale, bias, shape[1])
     attrs = {"epsilon": EPSILON}

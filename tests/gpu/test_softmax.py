@@ -23,7 +23,8 @@ def expected(x: Array, axis: int, log: bool) -> Array:
         # fmax, not max: a NaN comes in through the sum, and an all -inf row through -inf + inf.
         shifted = x - np.fmax.reduce(x, axis=axis, keepdims=True, initial=-np.inf)
         total = np.exp(shifted).sum(axis=axis, keepdims=True)
-        return shifted - np.log(total) if log else np.exp(shifted) / total
+        result: Array = shifted - np.log(total) if log else np.exp(shifted) / total
+        return result
 
 
 def compare(make: MakeSession, x: Array, axis: int, log: bool = False, dtype: str = "float32", opset: int = 13) -> None:
