@@ -32,7 +32,11 @@ def same_shape(a: ir.Value, b: ir.Value, ctx: GraphContext) -> bool:
 
 def fits(small: ir.Value, full: Sequence[Dim], ctx: GraphContext) -> bool:
     """Whether `small` is known to broadcast to the shape `full` without enlarging it."""
-    shape = dims(small, ctx)
+    return fit(dims(small, ctx), full)
+
+
+def fit(shape: Sequence[Dim] | None, full: Sequence[Dim]) -> bool:
+    """`fits` for a shape; None, an unknown one, does not."""
     if shape is None or len(shape) > len(full):
         return False
     tail = full[len(full) - len(shape) :]

@@ -7,8 +7,8 @@ from collections.abc import Iterable
 import onnx_ir as ir
 
 from custom_ops.program import Operand, Program, UnsupportedError, compile_node, is_elementwise
-from cuvil_onnx.rewrite.graph import GraphContext
-from cuvil_onnx.rules._common import dims, fits
+from cuvil_onnx.rewrite.graph import Dim, GraphContext
+from cuvil_onnx.rules._common import dims, fit
 
 MAX_NODES = 48
 MAX_INPUTS = 16
@@ -23,11 +23,15 @@ MAX_READERS = 64
 _INTEGERS = (ir.DataType.INT64, ir.DataType.INT32, ir.DataType.BOOL)
 
 
+Shapes = dict[ir.Value, tuple[Dim, ...] | None]
+
+
 class Region:
     """A connected set of elementwise nodes of one graph, with its inputs and outputs in topological order."""
 
-    def __init__(self, nodes: Iterable[ir.Node], ctx: GraphContext) -> None:
+    def __init__(self, nodes: Iterable[ir.Node], ctx: GraphContext, shapes: Shapes | None = None) -> None:
         self.ctx = ctx
+        self.shapes: Shapes = {} if shapes is None else shapes  # looked up once for all regions of one growth
         self.nodes = sorted(nodes, key=ctx.order.key)
         self.members = set(self.nodes)
         inputs: dict[ir.Value, None] = {}
@@ -47,6 +51,20 @@ class Region:
         if any(size > limit for size, limit in zip(sizes, (MAX_NODES, MAX_INPUTS, MAX_OUTPUTS), strict=True)):
             return False
         return bool(self.inputs) and self._one_shape() and self._convex()
+
+    def extended(self, node: ir.Node) -> Region | None:
+        """The region with one more node, when one kernel can compute that."""
+        output = node.outputs[0]
+        inputs = {v for v in self.inputs if v is not output}
+        inputs.update(
+            v
+            for v in node.inputs
+            if v is not None and v.producer() not in self.members and not _immediate(v, node, self.ctx)
+        )
+        if len(inputs) > MAX_INPUTS:
+            return None
+        larger = Region([*self.nodes, node], self.ctx, self.shapes)
+        return larger if larger.allowed() else None
 
     def neighbours(self) -> list[ir.Node]:
         """The nodes of the same graph next to the region: producers of inputs, then readers of outputs."""
@@ -71,10 +89,15 @@ class Region:
             depends[node.outputs[0]] = set().union(*(depends.get(v, set()) for v in node.inputs if v is not None))
         for output in self.outputs:
             others = [v for v in self.inputs if v not in depends[output]]
-            full = dims(output, self.ctx) if others else ()
-            if full is None or not all(fits(v, full, self.ctx) for v in others):
+            full = self._shape(output) if others else ()
+            if full is None or not all(fit(self._shape(v), full) for v in others):
                 return False
         return True
+
+    def _shape(self, value: ir.Value) -> tuple[Dim, ...] | None:
+        if value not in self.shapes:
+            self.shapes[value] = dims(value, self.ctx)
+        return self.shapes[value]
 
     def _convex(self) -> bool:
         """Whether no path leaves the region and enters it again; then one node can take its place."""
@@ -167,8 +190,8 @@ def _extended(
         if node not in costs:
             costs[node] = instructions(node, ctx)
         if costs[node] and total + costs[node] <= MAX_INSTRUCTIONS:
-            larger = Region([*region.nodes, node], ctx)
-            if larger.allowed():
+            larger = region.extended(node)
+            if larger is not None:
                 return larger, total + costs[node]
         rejected.add(node)
     return None
