@@ -114,8 +114,9 @@ def test_nested_decisions() -> None:
         "r = If(d) <then_branch = u () => (float[2,3,4] i) { k = Exp(x) i = Neg(k) },"
         " else_branch = v () => (float[2,3,4] i) { k = Neg(x) i = Abs(k) }>"
     )
-    branches = f"<then_branch = t () => (float[2,3,4] r) {{ {inner} }}, else_branch = e () => (float[2,3,4] r) {{ r = Neg(x) }}>"
-    text = f"(float[2,3,4] x) => (float[2,3,4] y) {{ y = If(c) {branches} }}"
+    then = f"then_branch = t () => (float[2,3,4] r) {{ {inner} }}"
+    other = "else_branch = e () => (float[2,3,4] r) { r = Neg(x) }"
+    text = f"(float[2,3,4] x) => (float[2,3,4] y) {{ y = If(c) <{then}, {other}> }}"
     model = made(text, c=np.array(True), d=np.array(False))
     result = basic(model)
     assert set(ops(result.model)) == {"Neg", "Abs"}
