@@ -16,13 +16,14 @@
 #include "device/reduce.cuh"
 #include "device/vec.cuh"
 #include "kernels/reduce.cuh"
+#include "plan/reduce_tile.h"
 
 namespace cuvil::reduce_impl {
 
 using device::Compute;
 using device::Vec;
 
-constexpr int kThreads = 256;
+constexpr int kThreads = kReduceThreads;
 constexpr int kUnroll = 4;  // loads in flight a thread
 
 // What turns the accumulated value into the result.
@@ -207,9 +208,7 @@ cudaError_t launch(const ReduceParams& p, Finish how, cudaStream_t stream) {
   } else {
     const bool vectors = p.inner % V == 0 && reinterpret_cast<uintptr_t>(x) % 16 == 0;
     const int64_t groups = vectors ? p.inner / V : p.inner;
-    // A long run wants many slices, but never fewer columns than make a 512-byte row.
-    int columns = 1;
-    while (columns < groups && columns < (p.reduce >= 64 ? 32 : kThreads)) columns *= 2;
+    const int columns = static_cast<int>(reduce_tile_columns(p.outer * p.parts, chunk, groups));
     const int64_t tiles = (groups + columns - 1) / columns, blocks = p.outer * p.parts * tiles;
     if (blocks > device::kMaxIndex32) return cudaErrorInvalidValue;
     const auto kernel = vectors ? reduce_columns<F, In, Out, V> : reduce_columns<F, In, Out, 1>;

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "plan/reduce_tile.h"
 #include "plan/shapes.h"
 
 namespace cuvil::plan {
@@ -59,14 +60,13 @@ ReducePlan reduce(const Dims& input, const std::vector<int64_t>& axes, bool keep
 }
 
 int64_t reduce_parts(const ReducePass& pass, int64_t vector, int sm_count) {
-  constexpr int64_t kThreads = 256;
   if (pass.outer * pass.inner == 0) return 1;
-  int64_t blocks = pass.outer, least = kThreads * vector * 4;  // a part with less would cost more than it gains
+  int64_t blocks = pass.outer, least = kReduceThreads * vector * 4;  // a part with less would cost more than it gains
   if (pass.inner > 1) {
     const int64_t groups = (pass.inner + vector - 1) / vector;
-    const int64_t columns = std::min(groups, pass.reduce >= 64 ? int64_t{32} : kThreads);
+    const int64_t columns = reduce_tile_columns(pass.outer, pass.reduce, groups);
     blocks *= (groups + columns - 1) / columns;
-    least = kThreads / columns * 16;
+    least = kReduceThreads / columns * 16;
   }
   const int64_t wanted = static_cast<int64_t>(sm_count) * 8 / blocks;  // a full device runs 8 such blocks a processor
   return std::max<int64_t>(1, std::min(wanted, pass.reduce / least));
