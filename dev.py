@@ -2,7 +2,7 @@
 """The project's commands, each with all its set-up in a virtual environment of its own.
 
     python3 dev.py demo     optimize a real model, run it, compare it with stock ONNX Runtime
-    python3 dev.py test     build csrc, lint, type-check, run the tests (no GPU needed; tests/gpu runs where there is one)
+    python3 dev.py test     build csrc, lint, type-check, test (no GPU needed; tests/gpu runs where there is one)
     python3 dev.py build    (re)build the execution provider in place, for work on csrc
     python3 dev.py lint     the static checks alone
 

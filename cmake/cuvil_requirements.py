@@ -12,7 +12,12 @@ import shutil
 
 # Pinned to 13.0: a driver for CUDA 13.0 rejects what a newer compiler emits.
 _COMPILER = ("nvidia-cuda-nvcc", "nvidia-nvvm", "nvidia-cuda-crt", "nvidia-cuda-cccl", "nvidia-cuda-runtime")
-_HEADERS = ("nvidia-cublas>=13,<14", "nvidia-cudnn-cu13>=9.10", "nvidia-cuda-nvrtc~=13.0.0", "nvidia-cudnn-frontend>=1.14")
+_HEADERS = (
+    "nvidia-cublas>=13,<14",
+    "nvidia-cudnn-cu13>=9.10",
+    "nvidia-cuda-nvrtc~=13.0.0",
+    "nvidia-cudnn-frontend>=1.14",
+)
 
 
 def wants_ep() -> bool:

@@ -26,7 +26,7 @@ from collections.abc import Iterator
 MIN_API = 27
 RELEASE = "1.27.1"
 RELEASE_URL = (
-    "https://github.com/microsoft/onnxruntime/releases/download/v{0}/onnxruntime-linux-x64-{0}.tgz".format(RELEASE)
+    f"https://github.com/microsoft/onnxruntime/releases/download/v{RELEASE}/onnxruntime-linux-x64-{RELEASE}.tgz"
 )
 SYSTEM = ("/usr/include/onnxruntime", "/usr/local/include/onnxruntime", "/usr/include", "/usr/local/include")
 
@@ -69,15 +69,16 @@ def _deb_headers(deb: bytes) -> Iterator[tuple[str, bytes]]:
         body = deb[position + 60 : position + 60 + size]
         position += 60 + size + size % 2
         if name.startswith("data.tar"):
-            yield from _tar_headers(tarfile.open(fileobj=io.BytesIO(body)))
+            yield from _tar_headers(body)
 
 
-def _tar_headers(archive: tarfile.TarFile) -> Iterator[tuple[str, bytes]]:
-    for member in archive:
-        parts = pathlib.PurePosixPath(member.name).parts
-        content = archive.extractfile(member) if member.isfile() and member.name.endswith(".h") else None
-        if content and "include" in parts:
-            yield parts[-1], content.read()
+def _tar_headers(data: bytes) -> Iterator[tuple[str, bytes]]:
+    with tarfile.open(fileobj=io.BytesIO(data)) as archive:
+        for member in archive:
+            parts = pathlib.PurePosixPath(member.name).parts
+            content = archive.extractfile(member) if member.isfile() and member.name.endswith(".h") else None
+            if content and "include" in parts:
+                yield parts[-1], content.read()
 
 
 def _from_debian() -> Iterator[tuple[str, bytes]]:
@@ -98,7 +99,7 @@ def _from_debian() -> Iterator[tuple[str, bytes]]:
 
 
 def _from_release() -> Iterator[tuple[str, bytes]]:
-    yield from _tar_headers(tarfile.open(fileobj=io.BytesIO(_get(RELEASE_URL))))
+    yield from _tar_headers(_get(RELEASE_URL))
 
 
 def locate(destination: pathlib.Path) -> pathlib.Path:
