@@ -44,7 +44,7 @@ def need_system(package: str, why: str) -> None:
 
 def venv_python(name: str) -> pathlib.Path:
     """The interpreter of the virtual environment `name` under the repository's root, made when missing."""
-    if sys.version_info < (3, 11):
+    if sys.version_info < (3, 11):  # noqa: UP036 (whoever runs this file may well have an older one)
         raise SystemExit(f"dev.py: Python >= 3.11 is needed, this is {sys.version.split()[0]}")
     directory = ROOT / name
     python = directory / "bin" / "python"
