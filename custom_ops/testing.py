@@ -29,7 +29,10 @@ class Case:
 
 
 def build(spec: OpSpec, example: Example, *, opset: int, dtype: ir.DataType, constant: Sequence[int] = ()) -> Case:
-    """The example as a model whose graph inputs are the node's inputs, those in `constant` being initializers."""
+    """The example as a model whose graph inputs are the node's inputs, those in `constant` being initializers.
+
+    For bfloat16 the graph's inputs and outputs are float32, with casts around the node.
+    """
     arrays = [None if a is None else np.asarray(a, dtype.numpy()) for a in example.inputs]
     inputs = [None if a is None else ir.val(f"input{i}", dtype, ir.Shape(a.shape)) for i, a in enumerate(arrays)]
     present = [v for v in inputs if v is not None]
@@ -58,7 +61,30 @@ def build(spec: OpSpec, example: Example, *, opset: int, dtype: ir.DataType, con
     model = ir.Model(graph, ir_version=10)
     install(model, [function])
     feeds = {f"input{i}": a for i, a in enumerate(arrays) if a is not None and i not in constant}
-    return Case(ir.to_proto(model), feeds, expected)
+    proto = ir.to_proto(model)
+    if dtype == ir.DataType.BFLOAT16:
+        _cast_at_the_border(proto)
+        feeds = {name: a.astype(np.float32) for name, a in feeds.items()}
+    return Case(proto, feeds, expected)
+
+
+def _cast_at_the_border(model: onnx.ModelProto) -> None:
+    """Makes the bfloat16 graph inputs and outputs float32: ONNX Runtime's Python takes no bfloat16 arrays."""
+    graph = model.graph
+    node = onnx.NodeProto.FromString(graph.node[0].SerializeToString())
+    before: list[onnx.NodeProto] = []
+    after: list[onnx.NodeProto] = []
+    for infos, names, casts in ((graph.input, node.input, before), (graph.output, node.output, after)):
+        for info in infos:
+            inner = f"{info.name}_bf16"
+            if info.type.tensor_type.elem_type != onnx.TensorProto.BFLOAT16:
+                continue
+            info.type.tensor_type.elem_type = onnx.TensorProto.FLOAT
+            names[:] = [inner if n == info.name else n for n in names]
+            source, target, to = (info.name, inner, 16) if casts is before else (inner, info.name, 1)
+            casts.append(onnx.helper.make_node("Cast", [source], [target], to=to))
+    del graph.node[:], graph.value_info[:]
+    graph.node.extend([*before, node, *after])
 
 
 def _expected(spec: OpSpec, example: Example, arrays: Sequence[Array | None], node: ir.Node) -> Sequence[Array]:

@@ -50,27 +50,14 @@ def test_body_float16(spec: OpSpec, example: Example, opset: int) -> None:
     check(spec, example, opset, HALF, rtol=4e-3, atol=8e-3)
 
 
-@pytest.mark.parametrize("name", [n for n in custom_ops.specs() if n != "Pointwise"])
-def test_body_bfloat16_computes_in_float32(name: str) -> None:
-    # ONNX Runtime's Python cannot take bfloat16 arrays: the graph casts around the op.
-    spec = custom_ops.get(name)
-    example = next(iter(spec.examples()))
-    case = testing.build(spec, example, opset=17, dtype=ir.DataType.BFLOAT16)
-    graph = case.model.graph
-    for value in (*graph.input, *graph.output):
-        value.type.tensor_type.elem_type = onnx.TensorProto.FLOAT
-    node = graph.node[0]
-    casts = [onnx.helper.make_node("Cast", [n], [f"{n}_b"], to=onnx.TensorProto.BFLOAT16) for n in node.input if n]
-    back = [onnx.helper.make_node("Cast", [f"{n}_b"], [n], to=onnx.TensorProto.FLOAT) for n in node.output if n]
-    for names in (node.input, node.output):
-        names[:] = [f"{n}_b" if n else "" for n in names]
-    nodes = [*casts, node, *back]
-    del graph.value_info[:]
-    copied = [onnx.NodeProto.FromString(n.SerializeToString()) for n in nodes]
-    del graph.node[:]
-    graph.node.extend(copied)
-    found = run(case.model, {k: v.astype(np.float32) for k, v in case.feeds.items()})
-    np.testing.assert_allclose(found[0], case.expected[0], rtol=2e-2, atol=2e-2)  # 8 bits of mantissa
+@pytest.mark.parametrize(("spec", "example"), EXAMPLES)
+def test_body_bfloat16(spec: OpSpec, example: Example) -> None:
+    if not example.half or spec.name == "Pointwise":
+        pytest.skip(
+            "beyond bfloat16, or a body of original nodes, for which ONNX Runtime's CPU provider has no kernels"
+        )
+    # 8 bits of mantissa: 2^-9 = 2e-3 a rounding of values up to 8 or so.
+    check(spec, example, max(17, example.opset), ir.DataType.BFLOAT16, rtol=2e-2, atol=3e-2)
 
 
 def test_layer_norm_statistics_of_half_are_float32() -> None:
