@@ -119,10 +119,10 @@ def run(
         nodes.append(ir.to_proto(node))
         functions.append(ir.to_proto(function))
     else:
-        nodes.append(helper.make_node(op, names, ["yt"], name="node", **attrs))
+        nodes.append(helper.make_node(op, names, ["yt"], domain=domain, name="node", **attrs))
     nodes.append(helper.make_node("Cast", ["yt"], ["y"], to=TensorProto.DOUBLE))
     graph = helper.make_graph(nodes, "g", infos, [helper.make_tensor_value_info("y", TensorProto.DOUBLE, None)])
-    imports = [helper.make_opsetid("", opset), helper.make_opsetid("cuvil", 1)]
+    imports = [helper.make_opsetid("", opset), helper.make_opsetid("cuvil", 1), helper.make_opsetid("com.microsoft", 1)]
     model = helper.make_model(graph, opset_imports=imports, functions=functions, ir_version=10)
     feeds = {f"x{i}": x for i, x in enumerate(arrays) if x is not None}
     result: Array = make(model).run(None, feeds)[0]
@@ -256,6 +256,26 @@ def test_onnx_attention(ep_session: MakeSession, rank: int, dtype: str) -> None:
     hide[4] = False  # a query that sees no key gives 0
     check_onnx(ep_session, (2, 2, 2, 30, 45, 64), dtype, rank=rank, mask=hide)
     check_onnx(ep_session, (2, 2, 2, 30, 45, 64), dtype, rank=rank, mask=rounded(normal(2, 1, 30, 45), dtype))
+
+
+@pytest.mark.parametrize("form", ["rows", "heads", "packed_kv", "packed"])
+@pytest.mark.parametrize("causal", [False, True])
+def test_microsoft_multi_head_attention(ep_session: MakeSession, causal: bool, form: str) -> None:
+    b, n, s, t, h = 2, 3, 20, 20 if causal or form == "packed" else 33, 32
+    q, k, v = (rounded(normal(b, n, r, h, seed=i), "float32") for i, r in enumerate((s, t, t)))
+    mask = rounded(normal(1, n, s, t, seed=3), "float32")
+    operands: list[Array | None] = [merged(q), merged(k), merged(v)]
+    if form == "heads":
+        operands = [merged(q), k, v]
+    elif form == "packed_kv":  # [B, T, N, 2, H]
+        operands = [merged(q), np.stack([k, v], -2).transpose(0, 2, 1, 3, 4), None]
+    elif form == "packed":
+        operands = [np.stack([q, k, v], -2).transpose(0, 2, 1, 3, 4), None, None]
+    attrs = {"num_heads": n, "unidirectional": int(causal)}
+    operands += [None, None, mask]
+    found = run(ep_session, "MultiHeadAttention", "com.microsoft", operands, ["float32"] * 6, attrs, 17)
+    exact, size = attention(q, k, v, mask, h**-0.5, causal)
+    compare(found, merged(exact), merged(size), "float32")
 
 
 @quick
