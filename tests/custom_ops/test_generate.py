@@ -27,3 +27,10 @@ def test_every_op_and_attribute_is_named() -> None:
         assert f"X({spec.name})" in code and f"## {spec.name}\n" in text
         for attribute in spec.attributes:
             assert f'{attribute.name}[] = "{attribute.name}"' in code and f"| {attribute.name} |" in text
+
+
+def test_every_op_has_a_kernel() -> None:
+    sources = [p.read_text() for p in (generate.ROOT / "csrc").rglob("*.cc")]
+    lines = [line for text in sources for line in text.splitlines() if '"cuvil"' in line or "spec::" in line]
+    for name in custom_ops.specs():
+        assert any(f'"{name}"' in line or f"spec::{name}::kName" in line for line in lines), f"no kernel for {name}"
