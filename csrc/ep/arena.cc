@@ -66,9 +66,19 @@ Arena::Block* Arena::find(Pool pool, StreamTag stream, bool small, size_t bytes)
   return best == it->second.end() ? nullptr : *best;
 }
 
+Arena::Block* Arena::find_captured(bool small, size_t bytes) {
+  const auto it = free_.find({Pool::kCaptured, kNoStream, small});
+  if (it == free_.end()) return nullptr;
+  Block key;
+  key.bytes = bytes;
+  for (auto b = it->second.lower_bound(&key); b != it->second.end(); ++b)
+    if (graphs_share_ || (*b)->graphs == std::vector<int>{capturing_}) return *b;
+  return nullptr;
+}
+
 Arena::Block* Arena::find_any(StreamTag stream, bool small, size_t bytes) {
   if (capturing_ != kNotCapturing)
-    if (Block* b = find(Pool::kCaptured, kNoStream, small, bytes)) return b;
+    if (Block* b = find_captured(small, bytes)) return b;
   Block* settled = find(Pool::kSettled, kNoStream, small, bytes);
   if (stream != kNoStream) {
     Block* ordered = find(Pool::kOrdered, stream, small, bytes);
@@ -252,11 +262,17 @@ void Arena::begin_capture(int graph) {
   capturing_ = graph;
 }
 
-void Arena::end_capture(bool keep) {
+bool Arena::end_capture(bool keep) {
   const std::lock_guard lock(mutex_);
   const int graph = capturing_;
   capturing_ = kNotCapturing;
-  if (!keep && graph != kNotCapturing) drop_graph(graph);
+  for (const auto& [address, b] : used_) {
+    if (b->graphs.size() < 2 || !std::binary_search(b->graphs.begin(), b->graphs.end(), graph)) continue;
+    graphs_share_ = false;
+    keep = false;
+  }
+  if (!keep) drop_graph(graph);
+  return keep;
 }
 
 void Arena::release_graph(int graph) {

@@ -6,8 +6,10 @@
 //   ordered by a stream   allocated for that stream, hence reusable by later work on the same stream at once
 //   settled               no pending work touches it: anybody may take it
 //   unsettled             allocated without a stream: the device is synchronised before anybody takes it
-//   captured              addresses baked into CUDA Graphs: only another capture of this arena takes it (replays share
-//                         one stream, so intermediates of different graphs may overlap), until its graphs are released
+//   captured              addresses baked into CUDA Graphs: only another capture of this arena takes it, until its
+//   graphs
+//                         are released. Replays share one stream, so intermediates of different graphs may overlap;
+//                         results that outlive a replay may not (end_capture)
 #pragma once
 
 #include <cstddef>
@@ -67,7 +69,9 @@ class Arena {
 
   // Between begin and end, every block allocated or freed belongs to the graph. One capture at a time.
   void begin_capture(int graph);
-  void end_capture(bool keep);
+  // False, and nothing is kept, when a block that is still in use (a result) is one that another graph's replays write
+  // to. Later captures then take no other graph's blocks: the caller captures once more.
+  bool end_capture(bool keep);
   void release_graph(int graph);
 
   // Work of stream `from` continues on `to` (already ordered after it); kNoStream as `to`: the stream is gone and idle.
@@ -117,6 +121,7 @@ class Arena {
   void insert_free(Block* b);  // joins free neighbours of the same pool first
   void remove_free(Block* b);
   Block* find(Pool pool, StreamTag stream, bool small, size_t bytes);
+  Block* find_captured(bool small, size_t bytes);
   Block* find_any(StreamTag stream, bool small, size_t bytes);
   Block* grow(size_t bytes, bool small);
   Block* add_segment(size_t bytes, bool small);
@@ -138,6 +143,7 @@ class Arena {
   std::map<PoolKey, FreeList> free_;
   std::unordered_map<const void*, Block*> used_;
   int capturing_ = kNotCapturing;
+  bool graphs_share_ = true;
   ArenaStats stats_;
 
   static constexpr int kNotCapturing = INT32_MIN;

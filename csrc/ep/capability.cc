@@ -41,6 +41,7 @@ std::string refusal(const GraphNodeView& view, const OrtNode* node, OrtEpGraphSu
   std::string why;
   *entry = find_op(view.domain(), view.op_type(), view.since_version(), &why);
   if (!*entry) return why;
+  if (view.has_deep_tensor()) return concat("a tensor of rank above ", kMaxRank);
   try {
     why = (*entry)->supports ? (*entry)->supports(view) : "";
   } catch (const Error& e) {

@@ -39,15 +39,15 @@ void GraphCapture::finish_capture(int id, ComputeStream& stream, bool complete) 
   cudaError_t error = cudaSuccess;
   cudaGraph_t graph = stream.end_capture(&error);
   cudaGraphExec_t executable = nullptr;
-  if (graph && complete) {
-    error = cudaGraphInstantiate(&executable, graph, 0);
-    if (error == cudaSuccess) error = cudaGraphLaunch(executable, stream.handle);
-  }
+  if (graph && complete) error = cudaGraphInstantiate(&executable, graph, 0);
   if (graph) cudaGraphDestroy(graph);
-  const bool keep = executable && error == cudaSuccess;
-  arena_.end_capture(keep);
-  if (!keep) {
+  const bool kept = arena_.end_capture(executable != nullptr);
+  if (executable && kept) error = cudaGraphLaunch(executable, stream.handle);
+  if (!kept || error != cudaSuccess) {
+    if (kept) arena_.release_graph(id);
+    const bool again = executable && !kept;  // ORT runs until the graph is captured; nothing was executed
     if (executable) cudaGraphExecDestroy(executable);
+    if (again) return;
     book_.failed(id);
     cudaGetLastError();
     require(complete, "the run failed while it was being captured into CUDA graph ", id, "; nothing was kept");

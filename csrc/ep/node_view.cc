@@ -48,7 +48,8 @@ NodeFacts::Argument NodeFacts::argument(const OrtTypeInfo* type) {
   // A scalar and an unknown rank both have no dimensions; only the second has no shape.
   if (!api().TensorTypeAndShape_HasShape(tensor)) return a;
   ort_check(api().GetDimensionsCount(tensor, &rank));
-  if (rank > kMaxRank) return a;
+  a.too_deep = rank > kMaxRank;
+  if (a.too_deep) return a;
   int64_t dims[kMaxRank] = {};
   ort_check(api().GetDimensions(tensor, dims, rank));
   a.shape = Dims(dims, rank);

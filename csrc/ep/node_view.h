@@ -1,6 +1,7 @@
 // NodeView over what ORT shows of a node: an OrtNode in GetCapability, an OrtKernelInfo when its kernel is made.
 #pragma once
 
+#include <algorithm>
 #include <memory>
 #include <string>
 #include <vector>
@@ -25,10 +26,16 @@ class NodeFacts : public NodeView {
   std::optional<Dims> input_shape(int i) const override { return at(inputs_, i).shape; }
   std::optional<Dims> output_shape(int i) const override { return at(outputs_, i).shape; }
   const DeviceInfo& device() const override { return device_; }
+  // An input or output of known rank above kMaxRank: no op can describe it.
+  bool has_deep_tensor() const {
+    const auto deep = [](const Argument& a) { return a.too_deep; };
+    return std::any_of(inputs_.begin(), inputs_.end(), deep) || std::any_of(outputs_.begin(), outputs_.end(), deep);
+  }
 
  protected:
   struct Argument {
     bool present = false;
+    bool too_deep = false;
     DType dtype = DType::kUndefined;
     std::optional<Dims> shape;
   };

@@ -37,8 +37,9 @@ void set(Options& o, std::string_view key, std::string_view text) {
   } else if (key == "enable_cuda_graph") {
     o.enable_cuda_graph = parse_bool(key, text);
   } else if (key == "min_num_runs_before_cuda_graph_capture") {
-    // ORT repeats a run at most 8 times until it is captured; ops need two uncaptured runs to tune themselves.
-    o.min_num_runs_before_cuda_graph_capture = parse_number<int>(key, text, 2, 7);
+    // ORT repeats a run at most 8 times until it is captured, and a capture may need a second try; ops need two
+    // uncaptured runs to tune themselves.
+    o.min_num_runs_before_cuda_graph_capture = parse_number<int>(key, text, 2, 6);
   } else if (key == "max_captured_graphs") {
     o.max_captured_graphs = parse_number<int>(key, text, 1, 1 << 20);
   } else if (key == "user_compute_stream") {

@@ -13,7 +13,7 @@ namespace cuvil::ep {
 struct Options {
   std::optional<int> device_id;                    // CUDA ordinal; the session's first device when absent
   bool enable_cuda_graph = false;                  // capture runs keyed by the run option gpu_graph_id
-  int min_num_runs_before_cuda_graph_capture = 2;  // uncaptured runs before a capture, 2 to 7
+  int min_num_runs_before_cuda_graph_capture = 2;  // uncaptured runs before a capture, 2 to 6
   int max_captured_graphs = 16;                    // the least recently used graph goes when there are more
   void* user_compute_stream = nullptr;             // a cudaStream_t of the caller; nullptr: a stream of our own
   size_t gpu_mem_limit = 0;                        // bytes of device memory for this session's arena; 0: no limit

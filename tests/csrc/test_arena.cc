@@ -160,8 +160,11 @@ void random_operations(unsigned seed) {
       if (capturing < 0) {
         arena.begin_capture(capturing = next_graph++);
       } else {
-        const bool keep = pick(4) != 0;
-        arena.end_capture(keep);
+        const bool wanted = pick(4) != 0;
+        const bool keep = arena.end_capture(wanted);
+        CHECK(wanted || !keep);
+        if (keep)  // no result lies where another graph writes
+          for (const auto& [address, h] : held) CHECK(h.size() <= 1 || !h.count(capturing));
         if (keep) graphs.push_back(capturing);
         for (auto& [address, f] : freed)
           if (!keep) f.graphs.erase(capturing);
