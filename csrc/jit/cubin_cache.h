@@ -8,8 +8,7 @@
 namespace cuvil::jit {
 
 // What determines a compiled kernel: the whole source (hence program, dtypes, specialisation and this library's code
-// generator), the architecture, the options and NVRTC's version. A file holds its key in full and is believed only when
-// it equals the wanted one and the checksum agrees, so neither a hash collision nor a damaged file is ever run.
+// generator), the architecture, the options and NVRTC's version.
 struct CacheKey {
   std::string source;
   std::string arch;

@@ -21,6 +21,8 @@ class ConvCandidate {
   const std::string& id() const { return id_; }
   const ConvProblem& problem() const { return problem_; }
   virtual size_t workspace() const = 0;
+  // What makes it again without compiling, for the cache; "" where there is nothing to save.
+  virtual std::string serialized() const { return ""; }
   // Enqueues Y. `workspace` is 256-byte aligned. Deterministic, and legal while a graph is captured.
   virtual void launch(const ConvOperands& operands, void* workspace, cudaStream_t stream) const = 0;
 
@@ -33,9 +35,10 @@ using ConvCandidates = std::vector<std::unique_ptr<ConvCandidate>>;
 
 // Which candidates are wanted: building one may compile a kernel, so those that cannot be chosen are not built.
 struct ConvFilter {
-  std::string id;      // only this one, when not empty
-  std::string prefix;  // only those whose id begins so
-  int limit = 0;       // stop after as many, when not 0
+  std::string id;           // only this one, when not empty
+  std::string prefix;       // only those whose id begins so
+  int limit = 0;            // stop after as many, when not 0
+  std::string stored = "";  // what the candidate `id` was serialized to, when known
   // Whether it may want a candidate whose id begins so.
   bool reaches(const std::string& start) const {
     const size_t shared = std::min(start.size(), prefix.size());

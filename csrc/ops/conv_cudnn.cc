@@ -47,6 +47,7 @@ class CudnnConv : public ConvCandidate {
   CudnnConv(std::string id, const ConvProblem& problem, const Way& way, cudnnHandle_t handle, ConvPlan plan)
       : ConvCandidate(std::move(id), problem), way_(way), handle_(handle), plan_(std::move(plan)) {}
 
+  std::string serialized() const override { return plan_.serialized(); }
   size_t workspace() const override { return round_up(plan_.workspace()) + round_up(extra_bytes()) + w_bytes(); }
 
   void launch(const ConvOperands& operands, void* workspace, cudaStream_t stream) const override {
@@ -133,7 +134,15 @@ class CudnnConv : public ConvCandidate {
 int add_graph(cudnnHandle_t handle, const ConvProblem& p, const Way& way, int most, const ConvFilter& filter,
               ConvCandidates& out) {
   int added = 0;
-  if (!filter.reaches(concat("cudnn:", way.name, ':'))) return added;
+  const std::string start = concat("cudnn:", way.name, ':');
+  if (!filter.reaches(start)) return added;
+  // The rest of the id names the heuristic's result, unless it begins with another way's further parts.
+  if (!filter.stored.empty() && filter.id.find(':', start.size()) == std::string::npos) {
+    if (std::optional<ConvPlan> plan = ConvPlan::restore(handle, filter.stored)) {
+      out.push_back(std::make_unique<CudnnConv>(filter.id, p, way, handle, std::move(*plan)));
+      return 1;
+    }
+  }
   try {
     const ConvGraph graph(handle, way.planned, way.fusion);
     // The fallback list is the slow but general one: asked only when the ranked one yields nothing.
@@ -141,7 +150,7 @@ int add_graph(cudnnHandle_t handle, const ConvProblem& p, const Way& way, int mo
          {std::pair{CUDNN_HEUR_MODE_A, "a"}, std::pair{CUDNN_HEUR_MODE_FALLBACK, "f"}}) {
       std::vector<CudnnDescriptor> configurations = graph.configurations(mode);
       for (size_t i = 0; i < configurations.size() && added < most && !filter.full(out); ++i) {
-        std::string id = concat("cudnn:", way.name, ':', mode_name, i);
+        std::string id = concat(start, mode_name, i);
         if (!filter.wants(id)) continue;
         std::optional<ConvPlan> plan = graph.plan(std::move(configurations[i]));
         if (!plan) continue;

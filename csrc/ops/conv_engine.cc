@@ -3,12 +3,23 @@
 #include <algorithm>
 #include <limits>
 
+#include "core/keyed_file.h"
+
 namespace cuvil {
 namespace {
 
 bool aligned16(const ConvOperands& o) {
   const auto fits = [](const void* p) { return reinterpret_cast<uintptr_t>(p) % 16 == 0; };
   return fits(o.x) && fits(o.w) && fits(o.bias) && fits(o.z) && fits(o.y);
+}
+
+// A plan depends on cuDNN, the device and the problem; a later session takes it from there instead of compiling anew.
+KeyedFile plan_file(const DeviceInfo& device, const std::string& problem, const std::string& id) {
+  return {"cudnn", ".plan", concat(libs::cudnn().get_version(), '\n', device.name, '\n', problem, '\n', id)};
+}
+
+void save(const ConvCandidate& candidate, const KeyedFile& file) {
+  if (const std::string plan = candidate.serialized(); !plan.empty()) write_keyed_file(file, plan);
 }
 
 }  // namespace
@@ -60,12 +71,18 @@ const ConvCandidate& ConvEngine::choose(OpContext& ctx, const ConvProblem& probl
   if (slot) return *slot;
   const std::string key = problem.key();
   const bool measure = tuning_.measure && !ctx.capturing();
-  ConvFilter filter{.id = "", .prefix = tuning_.only, .limit = measure ? 0 : 1};
+  const ConvFilter filter{.id = "", .prefix = tuning_.only, .limit = measure ? 0 : 1, .stored = ""};
   if (tuning_.measure) {
     if (!cache_) cache_ = std::make_unique<TuningCache>("cudnn", libs::cudnn().get_version(), ctx.device().name);
     if (const auto id = cache_->find(key)) {
-      ConvCandidates known = candidates(ctx, problem, operands, {.id = *id, .prefix = "", .limit = 1});
-      if (!known.empty()) return *(slot = std::move(known.front()));
+      const KeyedFile file = plan_file(ctx.device(), key, *id);
+      const std::string stored = read_keyed_file(file).value_or("");
+      ConvCandidates known =
+          candidates(ctx, problem, operands, {.id = *id, .prefix = "", .limit = 1, .stored = stored});
+      if (!known.empty()) {
+        if (stored.empty()) save(*known.front(), file);
+        return *(slot = std::move(known.front()));
+      }
     }
   }
   ConvCandidates found = candidates(ctx, problem, operands, filter);
@@ -75,9 +92,10 @@ const ConvCandidate& ConvEngine::choose(OpContext& ctx, const ConvProblem& probl
 
   std::unique_ptr<ConvCandidate> best = fastest(ctx, std::move(found), operands);
   // Plans that cuDNN offers may still fail to run; the unfused ones were not built while fused ones seemed to do.
-  const ConvFilter unfused{.id = "", .prefix = "cudnn:plain", .limit = 0};
+  const ConvFilter unfused{.id = "", .prefix = "cudnn:plain", .limit = 0, .stored = ""};
   if (!best) best = fastest(ctx, candidates(ctx, problem, operands, unfused), operands);
   if (!best) fail(ErrorKind::kNotImplemented, "none of cuDNN's plans runs for ", key);
+  save(*best, plan_file(ctx.device(), key, best->id()));
   cache_->put(key, best->id());
   return *(slot = std::move(best));
 }

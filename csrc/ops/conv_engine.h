@@ -16,9 +16,9 @@ class ConvEngine : public SharedState {
   ~ConvEngine() override;
 
   // Computes Y, which holds at least one element. On the first run of a problem outside a capture, the candidates are
-  // measured and the fastest is kept, in memory and in the per-user cache; a run that is captured first takes the
-  // first that works. cuDNN is initialized when a candidate of it is first wanted. Throws Error(kNotImplemented) when
-  // no candidate runs.
+  // measured and the fastest is kept, in memory and in the per-user cache: later sessions find there the choice, and
+  // cuDNN's plan with its compiled kernels. A run that is captured first takes the first that works. cuDNN is
+  // initialized when a candidate of it is first wanted. Throws Error(kNotImplemented) when no candidate runs.
   void run(OpContext& ctx, ConvProblem problem, const ConvOperands& operands);
 
  private:

@@ -294,13 +294,45 @@ std::optional<ConvPlan> ConvGraph::plan(CudnnDescriptor configuration) const {
     plan.set(CUDNN_ATTR_EXECUTION_PLAN_HANDLE, CUDNN_TYPE_HANDLE, handle_);
     plan.set(CUDNN_ATTR_EXECUTION_PLAN_ENGINE_CONFIG, configuration);
     plan.finalize();
-    int64_t workspace = 0;
-    plan.get(CUDNN_ATTR_EXECUTION_PLAN_WORKSPACE_SIZE, CUDNN_TYPE_INT64, 1, &workspace);
-    if (workspace < 0 || static_cast<size_t>(workspace) > kMaxWorkspace) return std::nullopt;
-    return ConvPlan(std::move(configuration), std::move(plan), static_cast<size_t>(workspace));
+    return ConvPlan(std::move(configuration), std::move(plan));
   } catch (const Error& e) {
     if (e.kind() == ErrorKind::kOutOfMemory) throw;
     return std::nullopt;  // a configuration that does not fit this device or problem after all
+  }
+}
+
+ConvPlan::ConvPlan(CudnnDescriptor configuration, CudnnDescriptor plan)
+    : configuration_(std::move(configuration)), plan_(std::move(plan)) {
+  int64_t workspace = 0;
+  plan_.get(CUDNN_ATTR_EXECUTION_PLAN_WORKSPACE_SIZE, CUDNN_TYPE_INT64, 1, &workspace);
+  if (workspace < 0 || static_cast<size_t>(workspace) > kMaxWorkspace)
+    fail(ErrorKind::kNotImplemented, "the plan wants ", workspace, " bytes of workspace, at most ", kMaxWorkspace,
+         " are granted");
+  workspace_ = static_cast<size_t>(workspace);
+}
+
+std::optional<ConvPlan> ConvPlan::restore(cudnnHandle_t handle, const std::string& serialized) {
+  try {
+    CudnnDescriptor plan(CUDNN_BACKEND_EXECUTION_PLAN_DESCRIPTOR);
+    plan.set(CUDNN_ATTR_EXECUTION_PLAN_JSON_REPRESENTATION, CUDNN_TYPE_CHAR, static_cast<int64_t>(serialized.size()),
+             serialized.data());
+    plan.set(CUDNN_ATTR_EXECUTION_PLAN_HANDLE, CUDNN_TYPE_HANDLE, handle);
+    plan.finalize();
+    return ConvPlan(CudnnDescriptor(), std::move(plan));
+  } catch (const Error& e) {
+    if (e.kind() == ErrorKind::kOutOfMemory) throw;
+    return std::nullopt;
+  }
+}
+
+std::string ConvPlan::serialized() const {
+  constexpr auto kAttribute = CUDNN_ATTR_EXECUTION_PLAN_JSON_REPRESENTATION;
+  try {
+    std::string text(static_cast<size_t>(plan_.get(kAttribute, CUDNN_TYPE_CHAR, 0, nullptr)), '\0');
+    plan_.get(kAttribute, CUDNN_TYPE_CHAR, static_cast<int64_t>(text.size()), text.data());
+    return text;
+  } catch (const Error&) {
+    return "";
   }
 }
 

@@ -3,6 +3,7 @@
 
 #include <deque>
 #include <optional>
+#include <string>
 
 #include "ops/conv_problem.h"
 #include "ops/cudnn_descriptor.h"
@@ -18,8 +19,13 @@ bool cudnn_has_activation(const ConvProblem& problem);
 
 class ConvPlan {
  public:
-  ConvPlan(CudnnDescriptor configuration, CudnnDescriptor plan, size_t workspace)
-      : configuration_(std::move(configuration)), plan_(std::move(plan)), workspace_(workspace) {}
+  // `plan` is finalized. Throws Error(kNotImplemented) when it wants more workspace than is granted.
+  ConvPlan(CudnnDescriptor configuration, CudnnDescriptor plan);
+  // A plan serialized earlier by the same version of cuDNN for the same device, kernels included; nothing when cuDNN
+  // does not take it.
+  static std::optional<ConvPlan> restore(cudnnHandle_t handle, const std::string& serialized);
+  // "" when cuDNN cannot serialize it.
+  std::string serialized() const;
   size_t workspace() const { return workspace_; }
   void execute(cudnnHandle_t handle, const ConvProblem& problem, ConvFusion fusion, const ConvOperands& operands,
                void* workspace, cudaStream_t stream) const;

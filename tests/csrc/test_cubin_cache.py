@@ -10,8 +10,8 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-SOURCES = ["tests/csrc/cache_tool.cc", "csrc/core/cache_dir.cc", "csrc/jit/cubin_cache.cc", "csrc/jit/compiler.cc"]
-SOURCES += ["csrc/libs/nvrtc.cc", "csrc/libs/dynlib.cc"]
+SOURCES = ["tests/csrc/cache_tool.cc", "csrc/core/cache_dir.cc", "csrc/core/keyed_file.cc", "csrc/jit/cubin_cache.cc"]
+SOURCES += ["csrc/jit/compiler.cc", "csrc/libs/nvrtc.cc", "csrc/libs/dynlib.cc"]
 
 Tool = Callable[..., str]
 

@@ -309,6 +309,9 @@ def test_the_fastest_way_is_remembered(
     assert remembered.count("\n") == 1
     check_fused(ep_session, name, "bz", "Relu", layout, "float16", two_passes=True)
     assert file.read_text() == remembered
+    for plan in (tmp_path / "cudnn").glob("*.plan"):  # another plan's, or half of one: compiled anew
+        plan.write_bytes(plan.read_bytes()[:-100])
+    check_fused(ep_session, name, "bz", "Relu", layout, "float16", two_passes=True)
     file.write_text(remembered.split("\t")[0] + "\tcudnn:rb:a999\n")
     check_fused(ep_session, name, "bz", "Relu", layout, "float16", two_passes=True)  # a choice that is gone: anew
     assert "a999" not in file.read_text()
