@@ -99,7 +99,7 @@ SPEC = OpSpec(
         Input("X", "[..., N]", "input"),
         Input("scale", "[N]", "gain"),
         Input("bias", "[N]", "added last", optional=True),
-        Input("skip", "the shape of X, or broadcasting to it", "residual added to X", optional=True),
+        Input("skip", "the shape of X, or its last dimensions behind leading ones", "added to X", optional=True),
         Input("skip_bias", "[N]", "added to X and skip", optional=True),
     ),
     outputs=(

@@ -4,17 +4,20 @@ Before: S = a + b (or a + b + bias); Y = LayerNormalization(S, scale, bias), RMS
 After:  Y, S = cuvil::LayerNorm(a, scale, bias, b); S only where something else reads it.
 Exactness: rounding; the norm's sums are in another order, and for 16-bit tensors it reads the sum before it is rounded.
 
-One operand must have the shape of the sum, in every run: the kernel walks over it.
+One operand must have the shape of the sum, in every run, and the other that shape too or, after leading ones, its last
+dimensions: the kernel walks over the first and repeats the second.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import onnx_ir as ir
 
-from cuvil_onnx.rewrite.graph import GraphContext
+from cuvil_onnx.rewrite.graph import Dim, GraphContext
 from cuvil_onnx.rewrite.pattern import operands
 from cuvil_onnx.rewrite.rule import Exactness, Match, Phase, Refusal, Replacement, Rule
-from cuvil_onnx.rules._common import FLOATS, dims, fits, make, vector
+from cuvil_onnx.rules._common import FLOATS, dims, make, vector
 
 _PRODUCTS = ("MatMul", "Gemm", "Conv")
 
@@ -39,7 +42,7 @@ class SkipLayerNorm(Rule):
         if full is None or not vector(node.inputs[1] or total, full[-1], ctx, rank=1):
             return Refusal("the scale is not known to have the size of the last axis", node.inputs[1])
         for x, skip in operands(add):
-            if ctx.is_constant(x) or dims(x, ctx) != full or None in full or not fits(skip, full, ctx):
+            if ctx.is_constant(x) or dims(x, ctx) != full or None in full or not _repeats(skip, full, ctx):
                 continue
             if vector(skip, full[-1], ctx, rank=1) and ctx.is_constant(skip):
                 maker = ctx.producer(x)
@@ -112,3 +115,11 @@ class SkipLayerNorm(Rule):
             outputs.append(total)
         values = {"x": x, "skip": skip, "skip_bias": skip_bias}
         return Match(node, (node, add, *inner), outputs=outputs, values=values)
+
+
+def _repeats(skip: ir.Value, full: Sequence[Dim], ctx: GraphContext) -> bool:
+    """Whether `skip` is `full`, or the end of it behind leading ones, in every run."""
+    shape = list(dims(skip, ctx) or ())
+    while len(shape) > 1 and shape[0] == 1:
+        shape.pop(0)
+    return bool(shape) and len(shape) <= len(full) and shape == list(full[len(full) - len(shape) :])

@@ -75,6 +75,7 @@ def test_half_sum_is_not_rounded_before_the_norm() -> None:
     [
         (HEAD.replace("[B,S,16] z", "[C,S,16] z"), NORM, "neither operand of the sum"),
         (HEAD.replace("[B,S,16] z", "[?,S,16] z"), NORM, "neither operand of the sum"),
+        (HEAD.replace("[B,S,16] z", "[B,1,16] z"), NORM, "neither operand of the sum"),
         ("(float[B,1,16] x, float[1,S,16] z) => (float[B,S,16] y)", NORM, "neither operand of the sum"),
         (HEAD, NORM.replace("axis=-1", "axis=1"), "only the last"),
         (HEAD, NORM.replace("axis=-1", "axis=-1, stash_type=11"), "stash_type"),
