@@ -191,7 +191,10 @@ def _pow(program: Program, node: ir.Node, operands: Sequence[Operand | None]) ->
 
 
 def _mod(program: Program, node: ir.Node, operands: Sequence[Operand | None]) -> Operand:
-    return _binary("fmod" if node.attributes.get_int("fmod", 0) else "mod")(program, node, operands)
+    fmod = node.attributes.get_int("fmod", 0)
+    if not fmod and any(o is not None and o.dtype in FLOATS for o in operands):
+        raise UnsupportedError("Mod of floats without fmod")
+    return _binary("fmod" if fmod else "mod")(program, node, operands)
 
 
 def _gelu(program: Program, node: ir.Node, operands: Sequence[Operand | None]) -> Operand:
