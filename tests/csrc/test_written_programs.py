@@ -14,12 +14,19 @@ COUNTS = {"Clip": (1, 2, 3), "Max": (1, 2, 3), "Min": (1, 2, 3), "Sum": (1, 2, 3
 
 
 def allowed(op: str, dtype: ir.DataType) -> bool:
-    """Whether ONNX lets the operator take inputs of a type; Where's first input is bool, Pow's exponent the same type."""
+    """Whether ONNX lets the operator take inputs of a type (Where: beside its condition)."""
     schema = onnx.defs.get_schema(op, 26, "")
     index = 1 if op == "Where" else 0
     constraint = schema.inputs[index].type_str
     types = next((c.allowed_type_strs for c in schema.type_constraints if c.type_param_str == constraint), [constraint])
     return f"tensor({'float' if dtype == ir.DataType.FLOAT else dtype.name.lower()})" in types
+
+
+def inputs_of(domain: str, op: str) -> int:
+    """How many inputs an operator must have."""
+    if domain:
+        return 1
+    return max(1, sum(i.option.name == "Single" for i in onnx.defs.get_schema(op, 26, "").inputs))
 
 
 def jobs() -> tuple[list[Job], list[str]]:
@@ -28,10 +35,7 @@ def jobs() -> tuple[list[Job], list[str]]:
         for dtype, short in DTYPES.items():
             if domain == "" and not allowed(op, dtype):
                 continue
-            least = (
-                1 if domain else len([i for i in onnx.defs.get_schema(op, 26, "").inputs if i.option.name == "Single"])
-            )
-            for count in COUNTS.get(op, (max(least, 1),)):
+            for count in COUNTS.get(op, (inputs_of(domain, op),)):
                 types = [dtype] * count
                 if op == "Where":
                     types[0] = ir.DataType.BOOL
