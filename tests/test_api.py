@@ -342,3 +342,12 @@ def test_a_full_disk_leaves_what_was_there(tmp_path: Path, monkeypatch: pytest.M
 def test_every_public_name_is_documented() -> None:
     for name in ("optimize", "Optimized"):
         assert getattr(api, name).__doc__
+
+
+def test_external_weights_convert_to_fp16(tmp_path: Path) -> None:
+    source = tmp_path / "in.onnx"
+    big = {"w": np.resize(W, (8, 400)), "c": np.zeros(400, np.float32)}
+    onnx.save(made(TEXT.replace("N,4", "N,400"), **big), source, save_as_external_data=True, location="in.bin")
+    cuvil_onnx.optimize(source, tmp_path / "out.onnx", precision="fp16")
+    assert not (tmp_path / "out.onnx.data").exists(), "nothing external is left"
+    np.testing.assert_allclose(run(tmp_path / "out.onnx")[0], run(source)[0], rtol=1e-2, atol=1e-2)

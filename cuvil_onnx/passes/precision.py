@@ -15,9 +15,11 @@ that a masked score stays finite (-inf in a whole row would make softmax NaN) ev
 from __future__ import annotations
 
 import dataclasses
+from typing import Any
 
 import ml_dtypes
 import numpy as np
+import numpy.typing as npt
 import onnx_ir as ir
 
 from cuvil_onnx.passes.base import Pass
@@ -57,6 +59,7 @@ class _Converter:
         self._target = target
         self._graph = ctx.model.graph
         self._constants: dict[ir.Value, ir.Value] = {}
+        self._overflow: dict[ir.Value, bool] = {}
         self._casts: dict[tuple[ir.Value, ir.DataType], ir.Value] = {}
         self._made: set[ir.Node] = set()
 
@@ -117,11 +120,12 @@ class _Converter:
         return array is not None and bool(np.any((array != 0) & (np.abs(array) < FP16_TINY)))
 
     def _overflows(self, value: ir.Value | None) -> bool:
-        array = self._ctx.constant(value, max_elements=None)
-        if array is None or array.size == 0 or array.dtype != np.float32:
+        if value is None or not self._ctx.is_constant(value):
             return False
-        with np.errstate(invalid="ignore"):
-            return bool(np.any((np.abs(array) > FP16_MAX) & np.isfinite(array)))
+        if value not in self._overflow:
+            array = self._ctx.constant(value, max_elements=None)
+            self._overflow[value] = array is not None and _leaves_fp16(array)
+        return self._overflow[value]
 
     def _half(self, value: ir.Value | None, results: set[ir.Value], plan: _Plan) -> ir.Value | None:
         """The 16-bit form of a float32 operand."""
@@ -138,6 +142,10 @@ class _Converter:
             assert array is not None
             kind = np.dtype(np.float16) if self._target == ir.DataType.FLOAT16 else np.dtype(ml_dtypes.bfloat16)
             tensor = ir.Tensor(array.astype(kind), dtype=self._target)
+            del array
+            source = self._ctx.tensor(value)
+            if isinstance(source, ir.ExternalTensor):
+                source.release()  # or the whole file of a large model stays mapped
             known = self._ctx.initializer(tensor, f"{value.name}_{self._target.name.lower()}")
             self._constants[value] = known
         return known
@@ -210,6 +218,17 @@ class _Converter:
         new.metadata_props.update(node.metadata_props)
         self._ctx.add_function(function)
         replace_node(node, (new,), new.outputs, self._ctx)
+
+
+def _leaves_fp16(array: npt.NDArray[Any]) -> bool:
+    """Whether a finite element is out of fp16's range; infinities stay what they are."""
+    if array.size == 0 or array.dtype != np.float32:
+        return False
+    low, high = array.min(), array.max()
+    if np.isfinite(low) and np.isfinite(high):
+        return bool(low < -FP16_MAX or high > FP16_MAX)
+    finite = array[np.isfinite(array)]
+    return bool(finite.size and np.abs(finite).max() > FP16_MAX)
 
 
 def _is_float_result(node: ir.Node, ctx: GraphContext) -> bool:

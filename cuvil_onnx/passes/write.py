@@ -84,7 +84,10 @@ def _moved_out(model: ir.Model, path: Path, data_path: Path) -> Iterator[None]:
     def fill(file: IO[bytes]) -> None:
         for _, tensor, offset in layout:
             file.write(b"\0" * (offset - file.tell()))
-            file.write(tensor.tobytes())
+            if isinstance(tensor, (ir.ExternalTensor, ir.Tensor)):
+                tensor.tofile(file)  # from file to file without passing through memory
+            else:
+                file.write(tensor.tobytes())
 
     _atomically(data_path, fill)
     small = [
