@@ -20,6 +20,9 @@ MAX_SEARCH = 2000
 MAX_READERS = 64
 """A value with more readers does not draw them in: they would be listed again for every node that joins."""
 
+HEAVY = frozenset({"Sin", "Cos", "Tan", "Pow", "Mod", "Softplus", "Mish", "Atanh", "Asinh", "Acosh"})
+"""Functions that cost more than reading their result from memory would."""
+
 _INTEGERS = (ir.DataType.INT64, ir.DataType.INT32, ir.DataType.BOOL)
 
 
@@ -50,7 +53,7 @@ class Region:
         sizes = (len(self.nodes), len(self.inputs), len(self.outputs))
         if any(size > limit for size, limit in zip(sizes, (MAX_NODES, MAX_INPUTS, MAX_OUTPUTS), strict=True)):
             return False
-        return bool(self.inputs) and self._one_shape() and self._convex()
+        return bool(self.inputs) and self._one_shape() and not self._repeats_work() and self._convex()
 
     def extended(self, node: ir.Node) -> Region | None:
         """The region with one more node, when one kernel can compute that."""
@@ -93,6 +96,12 @@ class Region:
             if full is None or not all(fit(self._shape(v), full) for v in others):
                 return False
         return True
+
+    def _repeats_work(self) -> bool:
+        """Whether an expensive function of a smaller tensor would be computed anew for every element of the result."""
+        full = self._shape(self.outputs[0]) if self.outputs else None
+        heavy = [node.outputs[0] for node in self.nodes if node.op_type in HEAVY]
+        return full is not None and any(self._shape(v) not in (full, None) for v in heavy)
 
     def _shape(self, value: ir.Value) -> tuple[Dim, ...] | None:
         if value not in self.shapes:

@@ -73,6 +73,15 @@ def test_a_smaller_output_stays_a_node_of_its_own() -> None:
     assert ops(result) == {"cuvil::Pointwise": 1, "HardSigmoid": 1}
 
 
+def test_an_expensive_function_of_a_small_tensor_is_not_repeated() -> None:
+    # A rotary table: the cosine of [S, 8] is not to be computed for every batch and head.
+    head = "(float[B,4,S,8] x, float[S,8] angle) => (float[B,4,S,8] y)"
+    result = fused(made("a = Neg(x) c = Cos(angle) m = Mul(a, c) y = Relu(m)", head))
+    assert ops(result) == {"cuvil::Pointwise": 1, "Cos": 1}
+    same = head.replace("[S,8] angle", "[B,4,S,8] angle")
+    assert ops(fused(made("a = Neg(x) c = Cos(angle) m = Mul(a, c) y = Relu(m)", same))) == {"cuvil::Pointwise": 1}
+
+
 def test_outputs_whose_shapes_are_not_known_to_be_equal() -> None:
     # b may be larger than a: only the part behind the sum has the shape of all inputs.
     head = "(float[A,4] x, float[B,4] z) => (float[A,4] p, float[C,4] y)"
