@@ -12,27 +12,20 @@
 namespace cuvil::ep {
 namespace {
 
-constexpr int64_t kSmall = 4096;  // elements: a shape, a few indices; not token ids of a batch
+// A shape, a few indices, a scale; not token ids of a batch. Integers of unknown size are taken for small: they mostly
+// are shapes, and the placement moves nothing to the CPU that the GPU has or wants.
+constexpr int64_t kFewIntegers = 4096;
+constexpr int64_t kFewFloats = 64;
 
-bool is_small_int(DType type, const std::optional<Dims>& shape) {
-  switch (type) {
-    case DType::kBool:
-    case DType::kI8:
-    case DType::kU8:
-    case DType::kI16:
-    case DType::kU16:
-    case DType::kI32:
-    case DType::kU32:
-    case DType::kI64:
-    case DType::kU64:
-      break;
-    default:
-      return false;
-  }
-  if (!shape) return true;
+bool is_small(DType type, const std::optional<Dims>& shape) {
+  if (type == DType::kUndefined || type == DType::kString) return false;
+  if (!shape) return !is_float(type);
   int64_t known = 1;
-  for (const int64_t d : *shape) known *= d > 0 ? d : 1;
-  return known <= kSmall;
+  for (const int64_t d : *shape) {
+    if (d < 0 && is_float(type)) return false;
+    known *= d > 0 ? d : 1;
+  }
+  return known <= (is_float(type) ? kFewFloats : kFewIntegers);
 }
 
 // "" when the EP can run the node.
@@ -56,6 +49,21 @@ std::string refusal(const GraphNodeView& view, const OrtNode* node, OrtEpGraphSu
   return kernel ? "" : "ONNX Runtime does not match the node with the registered kernel";
 }
 
+bool is_movable(const GraphNodeView& view, const PlacementNode& n) {
+  bool reads_data = false;  // a kernel whose every output is made on the host looks at shapes alone
+  for (int i = 0; i < view.num_outputs(); ++i) {
+    if (!view.has_output(i)) continue;
+    reads_data |= !n.cpu_output[static_cast<size_t>(i)];
+    if (!is_small(view.output_dtype(i), view.output_shape(i))) return false;
+  }
+  if (!reads_data) return true;
+  for (int i = 0; i < view.num_inputs(); ++i)
+    if (view.has_input(i) && !n.cpu_input[static_cast<size_t>(i)] &&
+        !is_small(view.input_dtype(i), view.input_shape(i)))
+      return false;
+  return true;
+}
+
 class Planner {
  public:
   Planner(const OrtGraph* graph, OrtEpGraphSupportInfo* support, const DeviceInfo& device) : support_(support) {
@@ -64,7 +72,6 @@ class Planner {
     nodes_.resize(count);
     if (count) ort_check(api().Graph_GetNodes(graph, nodes_.data(), count));
     for (const OrtNode* node : nodes_) add(GraphNodeView(node, device), node);
-    mark_subgraph_uses();
   }
 
   std::vector<NodePlacement> claim() {
@@ -89,63 +96,34 @@ class Planner {
     p.reason = refusal(view, node, support_, &entry);
     PlacementNode n;
     n.supported = p.reason.empty();
-    n.small_ints = view.num_outputs() > 0;
-    for (int i = 0; i < view.num_inputs(); ++i) {
-      n.inputs.push_back(view.has_input(i) ? value_id(view.input_values()[static_cast<size_t>(i)],
-                                                      is_small_int(view.input_dtype(i), view.input_shape(i)))
-                                           : kAbsent);
-      n.cpu_input.push_back(false);
-    }
-    for (int i = 0; i < view.num_outputs(); ++i) {
-      const bool present = view.has_output(i);
-      const bool small = is_small_int(view.output_dtype(i), view.output_shape(i));
-      n.outputs.push_back(present ? value_id(view.output_values()[static_cast<size_t>(i)], small) : kAbsent);
-      n.cpu_output.push_back(false);
-      if (present) n.small_ints = n.small_ints && small;
-    }
+    n.cpu_input.resize(static_cast<size_t>(view.num_inputs()));
+    n.cpu_output.resize(static_cast<size_t>(view.num_outputs()));
     if (n.supported) {
       for (const int i : entry->cpu_inputs)
-        if (static_cast<size_t>(i) < n.cpu_input.size()) n.cpu_input[static_cast<size_t>(i)] = true;
+        if (i < view.num_inputs()) n.cpu_input[static_cast<size_t>(i)] = true;
       for (const int i : entry->cpu_outputs)
-        if (static_cast<size_t>(i) < n.cpu_output.size()) n.cpu_output[static_cast<size_t>(i)] = true;
+        if (i < view.num_outputs()) n.cpu_output[static_cast<size_t>(i)] = true;
     }
-    // A kernel that reads no data of its inputs (the shape alone) already gives its result on the host.
-    for (const bool host : n.cpu_output) n.small_ints = n.small_ints && !host;
+    for (int i = 0; i < view.num_inputs(); ++i)
+      n.inputs.push_back(view.has_input(i) ? value_id(view.input_values()[static_cast<size_t>(i)]) : kAbsent);
+    for (int i = 0; i < view.num_outputs(); ++i)
+      n.outputs.push_back(view.has_output(i) ? value_id(view.output_values()[static_cast<size_t>(i)]) : kAbsent);
+    n.movable = is_movable(view, n);
+    for (int i = 0; i < view.num_outputs(); ++i) n.floats |= is_float(view.output_dtype(i));
     plan_nodes_.push_back(std::move(n));
     placements_.push_back(std::move(p));
   }
 
-  int value_id(const OrtValueInfo* info, bool small) {
+  int value_id(const OrtValueInfo* info) {
     const char* name = nullptr;
     ort_check(api().GetValueInfoName(info, &name));
     const auto [it, is_new] = ids_.emplace(name, static_cast<int>(plan_values_.size()));
     if (is_new) {
       PlacementValue v;
-      bool constant = false, output = false;
-      ort_check(api().ValueInfo_IsConstantInitializer(info, &constant));
-      ort_check(api().ValueInfo_IsGraphOutput(info, &output));
-      v.constant = constant;
-      v.unknown_use = output;
-      v.small_ints = small;
+      ort_check(api().ValueInfo_IsConstantInitializer(info, &v.constant));
       plan_values_.push_back(v);
     }
     return it->second;
-  }
-
-  void mark_subgraph_uses() {
-    for (const OrtNode* node : nodes_) {
-      size_t count = 0;
-      ort_check(api().Node_GetNumImplicitInputs(node, &count));
-      if (count == 0) continue;
-      std::vector<const OrtValueInfo*> implicit(count);
-      ort_check(api().Node_GetImplicitInputs(node, implicit.data(), count));
-      for (const OrtValueInfo* info : implicit) {
-        const char* name = nullptr;
-        ort_check(api().GetValueInfoName(info, &name));
-        const auto it = ids_.find(name);
-        if (it != ids_.end()) plan_values_[static_cast<size_t>(it->second)].unknown_use = true;
-      }
-    }
   }
 
   OrtEpGraphSupportInfo* support_;

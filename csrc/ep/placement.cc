@@ -1,99 +1,117 @@
 #include "ep/placement.h"
 
+#include <algorithm>
 #include <cstddef>
+#include <cstdint>
+
+#include "ep/min_cut.h"
 
 namespace cuvil::ep {
 namespace {
 
-struct Use {
-  size_t node;
-  size_t input;
-};
+// A copy to the host makes the host wait for the GPU. The tie-break counts only between equal numbers of copies.
+constexpr int64_t kTieBreak = 1;
+constexpr int64_t kToGpu = int64_t{1} << 32;
+constexpr int64_t kToHost = 3 * kToGpu;
 
-class Solver {
+// In the cut, the source's side is the host.
+class Planner {
  public:
-  Solver(const std::vector<PlacementNode>& nodes, const std::vector<PlacementValue>& values)
-      : nodes_(nodes), values_(values), producer_(values.size(), kNone), uses_(values.size()), cpu_(nodes.size()) {
-    for (size_t n = 0; n < nodes.size(); ++n) {
-      for (const int v : nodes[n].outputs)
-        if (v != kAbsent) producer_[static_cast<size_t>(v)] = n;
-      for (size_t i = 0; i < nodes[n].inputs.size(); ++i)
-        if (nodes[n].inputs[i] != kAbsent) uses_[static_cast<size_t>(nodes[n].inputs[i])].push_back({n, i});
-    }
-  }
+  Planner(const std::vector<PlacementNode>& nodes, const std::vector<PlacementValue>& values)
+      : nodes_(nodes), values_(values), vertex_(nodes.size(), MinCut::kSink), places_(values.size()) {}
 
-  std::vector<bool> solve() {
-    for (size_t n = 0; n < nodes_.size(); ++n) cpu_[n] = nodes_[n].supported && nodes_[n].small_ints && inputs_fit(n);
-    // Each pass only removes nodes, so this ends; a chain is settled by one pass in each direction.
-    for (bool changed = true; changed;) {
-      changed = false;
-      for (size_t n = nodes_.size(); n-- > 0;)
-        if (cpu_[n] && !worth_it(n)) cpu_[n] = false, changed = true;
-      for (size_t n = 0; n < nodes_.size(); ++n)
-        if (cpu_[n] && !inputs_fit(n)) cpu_[n] = false, changed = true;
-    }
-    return cpu_;
+  std::vector<bool> plan() {
+    place_nodes();
+    place_values();
+    for (size_t v = 0; v < values_.size(); ++v)
+      if (!values_[v].constant) add_crossings(places_[v]);
+    const std::vector<bool> on_host = cut_.source_side();
+    std::vector<bool> out(nodes_.size());
+    for (size_t n = 0; n < nodes_.size(); ++n)
+      out[n] = vertex_[n] != MinCut::kSource && on_host[static_cast<size_t>(vertex_[n])];
+    return out;
   }
 
  private:
-  static constexpr size_t kNone = static_cast<size_t>(-1);
-  enum class Source { kConstant, kHost, kEither, kDevice };
+  struct Place {
+    int producer = kUnknown;     // the vertex on whose side the value comes to be
+    bool graph_input = false;    // no node makes it: its side is free, and no wait is involved
+    std::vector<int> consumers;  // vertices on whose sides it is wanted
+  };
+  static constexpr int kUnknown = -1;
 
-  Source source(int value) const {
-    const auto v = static_cast<size_t>(value);
-    if (values_[v].constant) return Source::kConstant;
-    const size_t n = producer_[v];
-    // Graph inputs, outer values and results of nodes that are not ours may be on either side.
-    if (n == kNone || !nodes_[n].supported) return values_[v].small_ints ? Source::kEither : Source::kDevice;
-    if (cpu_[n]) return Source::kHost;
-    for (size_t o = 0; o < nodes_[n].outputs.size(); ++o)
-      if (nodes_[n].outputs[o] == value && nodes_[n].cpu_output[o]) return Source::kHost;
-    return Source::kDevice;
-  }
-
-  bool inputs_fit(size_t n) const {
-    for (const int v : nodes_[n].inputs)
-      if (v != kAbsent && source(v) == Source::kDevice) return false;
-    return true;
-  }
-
-  bool worth_it(size_t n) const {
-    bool host_use = false, other_use = false;
-    for (const int v : nodes_[n].outputs) {
-      if (v == kAbsent) continue;
-      if (values_[static_cast<size_t>(v)].unknown_use) other_use = true;
-      for (const Use& use : uses_[static_cast<size_t>(v)]) {
-        const PlacementNode& consumer = nodes_[use.node];
-        const bool on_host = cpu_[use.node] || !consumer.supported || consumer.cpu_input[use.input];
-        (on_host ? host_use : other_use) = true;
+  // Vertices: a node whose side is free gets its own, the others are the host (source) or the GPU (sink).
+  void place_nodes() {
+    std::vector<bool> from_host(values_.size());
+    for (size_t n = 0; n < nodes_.size(); ++n) {
+      const PlacementNode& node = nodes_[n];
+      if (!node.supported) vertex_[n] = MinCut::kSource;
+      bool derived = false;
+      for (const int v : node.inputs) derived |= v != kAbsent && from_host[static_cast<size_t>(v)];
+      if (!node.supported || !node.movable || (node.floats && !derived)) {
+        mark(node, /*all=*/false, &from_host);
+        continue;
       }
+      vertex_[n] = cut_.add_vertex();
+      // Between equal costs, what derives from host data stays there; all else goes to the GPU.
+      if (derived) {
+        cut_.add_edge(MinCut::kSource, vertex_[n], kTieBreak);
+      } else {
+        cut_.add_edge(vertex_[n], MinCut::kSink, kTieBreak);
+      }
+      mark(node, derived, &from_host);
     }
-    if (host_use && !other_use) return true;
-    // Some use wants the device. Then the node stays on the CPU only if its data is there for certain, and running it
-    // on the device would need a copy too: of an input, or of the output for those that want it on the host.
-    bool from_host = false, needs_copy = host_use;
-    for (size_t i = 0; i < nodes_[n].inputs.size(); ++i) {
-      if (nodes_[n].inputs[i] == kAbsent) continue;
-      const Source s = source(nodes_[n].inputs[i]);
-      if (s == Source::kEither) return false;
-      if (s != Source::kHost) continue;
-      from_host = true;
-      needs_copy |= !nodes_[n].cpu_input[i];
+  }
+
+  static void mark(const PlacementNode& node, bool all, std::vector<bool>* from_host) {
+    for (size_t o = 0; o < node.outputs.size(); ++o)
+      if (node.outputs[o] != kAbsent && node.supported && (all || node.cpu_output[o]))
+        (*from_host)[static_cast<size_t>(node.outputs[o])] = true;
+  }
+
+  void place_values() {
+    for (size_t n = 0; n < nodes_.size(); ++n) {
+      const PlacementNode& node = nodes_[n];
+      for (size_t o = 0; o < node.outputs.size(); ++o)
+        if (node.outputs[o] != kAbsent)
+          places_[static_cast<size_t>(node.outputs[o])].producer = node.cpu_output[o] ? MinCut::kSource : vertex_[n];
+      for (size_t i = 0; i < node.inputs.size(); ++i)
+        if (node.inputs[i] != kAbsent)
+          places_[static_cast<size_t>(node.inputs[i])].consumers.push_back(node.cpu_input[i] ? MinCut::kSource
+                                                                                             : vertex_[n]);
     }
-    return from_host && needs_copy;
+    for (Place& p : places_) {
+      if (p.producer != kUnknown) continue;
+      p.graph_input = true;
+      p.producer = cut_.add_vertex();
+    }
+  }
+
+  // The value is copied at most once in each direction, whoever needs it: one paid edge, free ones from it.
+  void add_crossings(const Place& p) {
+    const auto is_free = [](int vertex) { return vertex != MinCut::kSource && vertex != MinCut::kSink; };
+    if (p.consumers.empty()) return;
+    if (!is_free(p.producer) && std::none_of(p.consumers.begin(), p.consumers.end(), is_free)) return;  // settled
+    const int on_gpu = cut_.add_vertex(), on_host = cut_.add_vertex();
+    cut_.add_edge(p.producer, on_gpu, kToGpu);
+    cut_.add_edge(on_host, p.producer, p.graph_input ? kToGpu : kToHost);
+    for (const int c : p.consumers) {
+      cut_.add_edge(on_gpu, c, MinCut::kInfinite);
+      cut_.add_edge(c, on_host, MinCut::kInfinite);
+    }
   }
 
   const std::vector<PlacementNode>& nodes_;
   const std::vector<PlacementValue>& values_;
-  std::vector<size_t> producer_;
-  std::vector<std::vector<Use>> uses_;
-  std::vector<bool> cpu_;
+  MinCut cut_;
+  std::vector<int> vertex_;  // by node
+  std::vector<Place> places_;
 };
 
 }  // namespace
 
 std::vector<bool> cpu_preferred(const std::vector<PlacementNode>& nodes, const std::vector<PlacementValue>& values) {
-  return Solver(nodes, values).solve();
+  return Planner(nodes, values).plan();
 }
 
 }  // namespace cuvil::ep

@@ -16,7 +16,7 @@ SANITIZE = ["-g", "-O1", "-fsanitize=address,undefined", "-fno-sanitize-recover=
     [
         ("test_arena", ["arena"], [str(seed) for seed in range(1, 13)]),
         ("test_capture_book", ["capture_book"], []),
-        ("test_placement", ["placement"], []),
+        ("test_placement", ["placement", "min_cut"], []),
     ],
 )
 def test_logic(

@@ -14,8 +14,8 @@ using cuvil::ep::PlacementValue;
 
 namespace {
 
-// A graph by names. Values are small integers unless they begin with "f" (float data), constants when they begin
-// with "c", and graph outputs when marked so.
+// A graph by names. Values are small integers unless they begin with "f" (data) or "s_" (small floats), constants when
+// they begin with "c".
 class Graph {
  public:
   // `flags`: "cpu<i>" input i is wanted on the host, "shape" the output is produced there, "foreign" not ours.
@@ -27,18 +27,17 @@ class Graph {
     n.outputs = {id(output)};
     n.cpu_input.resize(inputs.size());
     n.cpu_output.resize(1);
-    n.small_ints = output[0] != 'f';
+    n.movable = output[0] != 'f';
+    n.floats = output.rfind("s_", 0) == 0;
     for (const std::string& f : flags) {
-      if (f == "shape") n.cpu_output[0] = true, n.small_ints = false;
+      if (f == "shape") n.cpu_output[0] = true;
       if (f == "foreign") n.supported = false;
       if (f.rfind("cpu", 0) == 0) n.cpu_input[static_cast<size_t>(std::stoi(f.substr(3)))] = true;
     }
+    for (size_t i = 0; i < inputs.size(); ++i)
+      if (inputs[i][0] == 'f' && !n.cpu_input[i] && !n.cpu_output[0]) n.movable = false;
     names_.push_back(name);
     nodes_.push_back(n);
-    return *this;
-  }
-  Graph& output(const std::string& value) {
-    values_[static_cast<size_t>(id(value))].unknown_use = true;
     return *this;
   }
   void expect(const char* what, const std::vector<std::string>& on_cpu) {
@@ -59,7 +58,6 @@ class Graph {
     if (is_new) {
       PlacementValue v;
       v.constant = value[0] == 'c';
-      v.small_ints = value[0] != 'f';
       values_.push_back(v);
     }
     return it->second;
@@ -87,13 +85,18 @@ int main() {
   }
   {
     Graph g;
-    reshape_chain(g).node("reshape", {"f_x", "t"}, "f_y", {"cpu1"}).node("add", {"m", "m2"}, "m3").output("m3");
-    g.expect("another user wants it on the device", {"gather", "mul", "concat"});
+    reshape_chain(g).node("reshape", {"f_x", "t"}, "f_y", {"cpu1"}).node("where", {"m", "f_x"}, "f_z");
+    g.expect("another user wants a part of it on the GPU: copied there", {"gather", "mul", "concat"});
+  }
+  {
+    Graph g;
+    reshape_chain(g).node("reshape", {"f_x", "t"}, "f_y", {"cpu1"}).node("add", {"m", "ids"}, "n");
+    g.expect("more arithmetic with a graph input", {"gather", "mul", "concat", "add"});
   }
   {
     Graph g;
     g.node("equal", {"ids", "c_0"}, "e").node("where", {"e", "f_x", "f_z"}, "f_y");
-    g.expect("integers of a graph input, used on the device", {});
+    g.expect("integers of a graph input, used on the GPU", {});
   }
   {
     Graph g;
@@ -102,35 +105,54 @@ int main() {
   }
   {
     Graph g;
-    g.node("cast", {"target"}, "t").node("reshape", {"f_x", "t"}, "f_y", {"cpu1"}).node("eq", {"t", "ids"}, "e");
-    g.output("e").expect("a graph input used on both sides stays on the device", {});
+    g.node("unsqueeze", {"mask"}, "u").node("shape", {"f_x"}, "s", {"shape"}).node("gather", {"s", "c_0"}, "d");
+    g.node("expand", {"u", "d"}, "e", {"cpu1"}).node("cast", {"e"}, "f_e");
+    g.expect("a mask expanded to a computed shape goes to the GPU, the shape does not", {"gather"});
+  }
+  {
+    Graph g;
+    g.node("shape", {"f_x"}, "s", {"shape"}).node("gather", {"s", "c_0"}, "d");
+    g.node("slice", {"c_positions", "d"}, "p", {"cpu1"}).node("expand", {"p", "d"}, "e", {"cpu1"});
+    g.node("embed", {"f_table", "e"}, "f_y");
+    g.expect("positions cut from a constant: only the length is on the host", {"gather"});
   }
   {
     Graph g;
     g.node("shape", {"f_x"}, "s", {"shape"}).node("range", {"c_0", "s", "c_1"}, "r", {"cpu0", "cpu1", "cpu2"});
     g.node("gather", {"f_table", "r"}, "f_y");
-    g.expect("position ids: the kernel reads the length on the host and writes to the device", {});
+    g.expect("position ids: the kernel reads the length on the host and writes to the GPU", {});
   }
   {
     Graph g;
     g.node("shape", {"f_x"}, "s", {"shape"}).node("range", {"c_0", "s", "c_1"}, "r", {"cpu0", "cpu1", "cpu2"});
     g.node("reshape", {"f_x", "r"}, "f_y", {"cpu1"}).node("gather", {"f_table", "r"}, "f_z");
-    g.expect("the same, also wanted on the host: one copy either way, none waited for", {"range"});
+    g.expect("the same, also wanted on the host: a copy to the GPU, which nobody waits for", {"range"});
   }
   {
     Graph g;
-    g.node("shape", {"f_x"}, "s", {"shape"}).node("cast", {"s"}, "f_s").node("div", {"f_x", "f_s"}, "f_y");
-    g.expect("a float computed from a shape is not shape arithmetic", {});
+    g.node("shape", {"f_x"}, "s", {"shape"}).node("cast", {"s"}, "s_f").node("scale", {"s_f", "c_2"}, "s_g");
+    g.node("back", {"s_g"}, "t").node("resize", {"f_x", "t"}, "f_y", {"cpu1"});
+    g.expect("a size computed in floats", {"cast", "scale", "back"});
+  }
+  {
+    Graph g;
+    g.node("other", {"f_x"}, "s_a", {"foreign"}).node("neg", {"s_a"}, "s_b").node("exp", {"s_b"}, "s_c");
+    g.expect("small floats that no shape went into", {});
+  }
+  {
+    Graph g;
+    g.node("shape", {"f_x"}, "s", {"shape"}).node("gather", {"s", "c_0"}, "d").node("mul", {"d", "f_x"}, "f_y");
+    g.expect("one copy either way: the small node stays where its data is", {"gather"});
   }
   {
     Graph g;
     g.node("argmax", {"f_x"}, "a").node("add", {"a", "c_1"}, "b").node("reshape", {"f_x", "b"}, "f_y", {"cpu1"});
-    g.expect("integers from device data stay there until the last moment", {});
+    g.expect("integers from GPU data stay there until the last moment", {});
   }
   {
     Graph g;
     g.node("nms", {"f_x"}, "n", {"foreign"}).node("slice", {"n", "c_0"}, "i").node("gather", {"f_x", "i"}, "f_y");
-    g.expect("a node of another provider, its result used on the device", {});
+    g.expect("a node of another provider, its result used on the GPU", {});
   }
   {
     Graph g;
@@ -141,13 +163,29 @@ int main() {
   }
   {
     Graph g;
-    reshape_chain(g).node("reshape", {"f_x", "t"}, "f_y", {"cpu1"}).node("other", {"", "s"}, "o", {"cpu1"}).output("o");
-    g.expect("absent inputs, an output of the graph that a kernel makes from host data", {"gather", "mul", "concat"});
+    reshape_chain(g).node("reshape", {"f_x", "t"}, "f_y", {"cpu1"}).node("other", {"", "s"}, "f_o", {"cpu1"});
+    g.expect("absent inputs", {"gather", "mul", "concat"});
+  }
+  {
+    Graph g;
+    g.node("nms", {"f_x"}, "n", {"foreign"}).node("shape", {"n"}, "s", {"shape"});
+    g.node("gather", {"s", "c_0"}, "d").node("reshape", {"f_x", "d"}, "f_y", {"cpu1"});
+    g.expect("the shape of something that is on the host", {"shape", "gather"});
   }
   {
     Graph g;
     g.node("fold", {"c_1", "c_2"}, "t").node("reshape", {"f_x", "t"}, "f_y", {"cpu1"});
     g.expect("constants alone, used on the host", {"fold"});
+  }
+  {
+    Graph g;  // deep enough to overflow a stack, long enough to show a quadratic solver
+    g.node("shape", {"f_x"}, "v0", {"shape"});
+    std::vector<std::string> all;
+    for (int i = 0; i < 50000; ++i) {
+      all.push_back("n" + std::to_string(i));
+      g.node(all.back(), {"v" + std::to_string(i), "c_1"}, "v" + std::to_string(i + 1));
+    }
+    g.node("reshape", {"f_x", "v50000"}, "f_y", {"cpu1"}).expect("a long chain", all);
   }
   Graph().expect("an empty graph", {});
   std::puts("ok");
