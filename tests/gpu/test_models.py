@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import threading
 
 import numpy as np
@@ -108,8 +109,10 @@ def test_a_thousand_replays_two_threads_flat_memory(name):
         thread.join()
     assert not wrong
     assert case.session.captured_graphs == 1
-    # Replays allocate nothing; the driver may still take one 2 MiB block for itself.
-    assert before - context(0).memory_info()[0] <= 4 << 20
+    # Replays allocate nothing; the driver may still take one 2 MiB block for itself. The figure is the whole card's, so
+    # it says nothing while other pytest workers use it.
+    if "PYTEST_XDIST_WORKER" not in os.environ:
+        assert before - context(0).memory_info()[0] <= 4 << 20
     case.session.close()
 
 
