@@ -189,7 +189,7 @@ def build(seed: int, steps: int) -> onnx.ModelProto:
         builder.step()
     computed = builder.values[1:]
     chosen = [computed[-1], *[v for v in computed[:-1] if random.random() < 0.15]]
-    names = {name: shape for name, shape in chosen}
+    names = dict(chosen)
     outputs = [helper.make_tensor_value_info(n, TensorProto.FLOAT, ["N", *s[1:]]) for n, s in names.items()]
     inputs = [
         helper.make_tensor_value_info("x", TensorProto.FLOAT, ["N", 4, 6, 4]),
