@@ -40,6 +40,8 @@ def simplify_shape_chains(ctx: GraphContext, trace: Trace) -> int:
                 changed += _replace_by_constant(node, result, ctx)
             elif node.op_type == "Reshape":
                 changed += _fix_reshape(node, known, ctx)
+            elif node.op_type == "Expand":
+                changed += _fix_expand(node, known, ctx)
     return changed
 
 
@@ -241,3 +243,18 @@ def _constant_target(wanted: Sequence[Dim], shape: Sequence[Dim]) -> list[int] |
     if open_places == 1 and fixed.count(-1) == 1 and 0 not in fixed:
         return fixed
     return None
+
+
+def _fix_expand(node: ir.Node, known: dict[ir.Value, Known], ctx: GraphContext) -> int:
+    """Gives an Expand a constant target when each unknown size is the input's own: there a 1 keeps it."""
+    target = node.inputs[1] if len(node.inputs) > 1 else None
+    shape = ctx.shape(node.inputs[0])
+    if target is None or target not in known or shape is None or ctx.is_constant(target):
+        return 0
+    wanted = known[target][0]
+    own = (*[1] * (len(wanted) - len(shape)), *shape)[-len(wanted) :] if wanted else ()
+    fixed = [w if isinstance(w, int) else 1 for w in wanted]
+    if any(not isinstance(w, int) and (w is None or w != d) for w, d in zip(wanted, own, strict=True)):
+        return 0
+    node.replace_input_with(1, ctx.initializer(np.array(fixed, np.int64), f"{node.name or 'expand'}_shape"))
+    return 1

@@ -32,6 +32,27 @@ def test_an_empty_batch_still_runs() -> None:
     assert run(basic(model).model, x=np.zeros((0, 5, 8), np.float32))[0].shape == (0, 5, 2, 4)
 
 
+@pytest.mark.parametrize(("rank", "extra"), [("", 0), ("two, ", 1)])
+def test_expand_to_its_own_sizes_needs_no_shape(rank: str, extra: int) -> None:
+    body = f"s = Shape(h) b = Slice(s, z, two) t = Concat<axis=0>({rank}b, d) y = Expand(x, t)"
+    model = made(
+        f"(float[B,T,1] x, float[B,T,8] h) => (float[{'2,' * extra}B,T,8] y) {{ {body} }}",
+        z=np.array([0]),
+        two=np.array([2]),
+        d=np.array([8]),
+    )
+    result = basic(model)
+    assert ops(result.model) == {"Expand": 1}
+    same(model, result, x=normal(3, 5, 1), h=normal(3, 5, 8))
+
+
+def test_expand_to_other_sizes_keeps_them() -> None:
+    model = made("(float[B,1] x, float[B,T] h) => (float[B,T] y) { s = Shape(h) y = Expand(x, s) }")
+    result = basic(model)
+    assert ops(result.model) == {"Shape": 1, "Expand": 1}
+    same(model, result, x=normal(3, 1), h=normal(3, 5))
+
+
 def test_two_unknown_sizes_stay() -> None:
     body = "s = Shape(y) z = Reshape(x, s)"
     model = made(f"(float[A,B] x, float[C,D] y) => (float[C,D] z) {{ {body} }}")
