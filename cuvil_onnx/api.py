@@ -13,25 +13,19 @@ import onnx_ir as ir
 
 from cuvil_onnx import verify as verification
 from cuvil_onnx.errors import OptionError, OutputError, VerificationError
-from cuvil_onnx.passes.limits import OLDEST_OPSET
 from cuvil_onnx.passes.load import Source, load
-from cuvil_onnx.passes.nhwc_layout import nhwc_pass
-from cuvil_onnx.passes.normalise import forget_inferred, normalise
-from cuvil_onnx.passes.precision import precision_pass
 from cuvil_onnx.passes.signature import Signature
 from cuvil_onnx.passes.write import PROTO_LIMIT, self_contained, write_model
-from cuvil_onnx.pipeline import DEAD_CODE, Pipeline, names
+from cuvil_onnx.pipeline import Options, run
 from cuvil_onnx.report import Report, collect
-from cuvil_onnx.rewrite.graph import GraphContext
-from cuvil_onnx.rewrite.rule import Exactness, Phase
+from cuvil_onnx.rewrite.rule import Exactness
 from cuvil_onnx.rewrite.trace import Trace
-
-PRECISIONS = ("fp32", "fp16", "bf16")
-LEVELS = ("none", "basic", "all")
-LAYOUTS = ("auto", "nchw", "nhwc")
 
 AUTO_VERIFY_BYTES = 200_000_000
 """Larger models are verified only when asked: running them twice on a CPU takes longer than optimizing them."""
+
+CULPRIT_SECONDS = 30.0
+"""How long to look for a rule to leave out."""
 
 
 class Optimized:
@@ -111,7 +105,8 @@ def optimize(
         skip: names of rules and passes not to run.
         only: names of the rules and optional passes to run; everything else is left out.
         verify: True compares the result with the original on ONNX Runtime's CPU and refuses it when it differs; False
-            never does; None does when the model is small enough for seconds.
+            never does; None compares when that takes seconds, and leaves out a rule that turns out to be at fault,
+            with a warning in the report.
         inputs: arrays by input name (or several such dicts) for the verification; made from the signature otherwise.
         layout: "auto" lets 16-bit convolutions work in NHWC, "nhwc" all convolutions, "nchw" none.
 
@@ -126,82 +121,35 @@ def optimize(
     """
     if quantize is not None:
         raise OptionError(f"quantize={quantize!r}: quantization is not available in this version, None is required")
-    for name, value, allowed in (
-        ("precision", precision, PRECISIONS),
-        ("level", level, LEVELS),
-        ("layout", layout, LAYOUTS),
-    ):
-        if value not in allowed:
-            raise OptionError(f"{name}={value!r} is not one of {', '.join(allowed)}")
-    _check_names(skip, only)
+    options = Options.checked(precision, level, layout, skip, only)
     start = time.perf_counter()
     source = load(model)
     if output is not None and Path(output).resolve() in source.files:
         raise OutputError(f"{output}: is the input model; choose another path")
-    trace = Trace()
-    before = collect(source.model)
-    original = _original(source, verify, trace)
-    signature = Signature.of(source.model)
-    _run(source.model, trace, precision, level, skip, only, layout)
-    signature.restore(source.model)
-    result = Optimized(source.model, Report(before, collect(source.model), trace), source)
+    original = _original(source, verify)
+    result = _optimize_once(source, options)
     if original is not None:
-        result.report.verification = _verify(original, result, precision, verify, inputs)
-    trace.seconds["total"] = time.perf_counter() - start
+        outcome = _compare(original, result, options, inputs)
+        if outcome.status == "failed" and verify is None:
+            result, outcome = _leave_out_culprit(model, original, result, outcome, options, inputs)
+        result.report.verification = _conclude(outcome, result, verify)
+    result.report.trace.seconds["total"] = time.perf_counter() - start
     if output is not None:
         result.save(output)
     return result
 
 
-def _check_names(skip: Collection[str], only: Collection[str] | None) -> None:
-    if isinstance(skip, str) or isinstance(only, str):
-        raise OptionError("skip and only take a list of names, not one string")
-    known = names()
-    for name in (*skip, *(only or ())):
-        if name not in known:
-            raise OptionError(f"no rule or pass is called {name!r}; there are {', '.join(known)}")
+def _optimize_once(source: Source, options: Options) -> Optimized:
+    """Runs the pipeline on a loaded model, which becomes the result."""
+    trace = Trace()
+    before = collect(source.model)
+    signature = Signature.of(source.model)
+    run(source.model, trace, options)
+    signature.restore(source.model)
+    return Optimized(source.model, Report(before, collect(source.model), trace), source)
 
 
-def _run(
-    model: ir.Model,
-    trace: Trace,
-    precision: str,
-    level: str,
-    skip: Collection[str],
-    only: Collection[str] | None,
-    layout: str,
-) -> None:
-    """The pipeline, in the order in which each step helps the next."""
-    ctx = GraphContext(model)
-    pipeline = Pipeline(ctx, trace, skip, only)
-    if 0 < ctx.opset() < OLDEST_OPSET:
-        trace.warn(f"opset {ctx.opset()} is older than {OLDEST_OPSET}: only unused nodes are removed")
-        pipeline.run(DEAD_CODE)
-        return
-    normalise(ctx, trace)
-    if level != "none":
-        pipeline.cleanup()
-    elif precision != "fp32":
-        pipeline.infer()
-    if level == "all" and pipeline.phase(Phase.STRUCTURAL):
-        pipeline.run(DEAD_CODE)
-        pipeline.infer()
-    if precision != "fp32":
-        pipeline.run(precision_pass(ir.DataType.FLOAT16 if precision == "fp16" else ir.DataType.BFLOAT16))
-        pipeline.phase(Phase.CLEANUP)
-        pipeline.infer()
-    if level == "all":
-        if layout != "nchw" and pipeline.run(nhwc_pass(force=layout == "nhwc")):
-            pipeline.phase(Phase.CLEANUP)
-            pipeline.infer()
-        pipeline.phase(Phase.EPILOGUE)
-        pipeline.phase(Phase.POINTWISE)
-    if level != "none":
-        pipeline.cleanup(infer_first=False)
-    forget_inferred(ctx)
-
-
-def _original(source: Source, verify: bool | None, trace: Trace) -> onnx.ModelProto | None:
+def _original(source: Source, verify: bool | None) -> onnx.ModelProto | None:
     """The model to compare with, taken before anything changes; None when nothing is to be compared."""
     if verify is False:
         return None
@@ -211,21 +159,52 @@ def _original(source: Source, verify: bool | None, trace: Trace) -> onnx.ModelPr
     return self_contained(source.model)
 
 
-def _verify(original: onnx.ModelProto, result: Optimized, precision: str, verify: bool | None, inputs: Any) -> str:
+def _compare(original: onnx.ModelProto, result: Optimized, options: Options, inputs: Any) -> verification.Outcome:
+    """Verifies within the tolerance of what fired."""
     kinds = set(result.report.trace.exactness.values())
     tolerance = verification.EXACT if kinds <= {Exactness.EXACT} else verification.ROUNDING
     if verification.computes_in_half(original):
         tolerance = verification.NATIVE_HALF
-    tolerance = {"fp16": verification.HALF, "bf16": verification.BFLOAT16}.get(precision, tolerance)
+    tolerance = {"fp16": verification.HALF, "bf16": verification.BFLOAT16}.get(options.precision, tolerance)
     outcome = verification.verify(original, self_contained(result.ir_model), tolerance, inputs)
-    if outcome.status == "failed" and outcome.unloadable and precision == "bf16":
-        return f"no: {outcome.message}"  # ONNX Runtime's CPU lacks bf16 kernels for many operators
+    if outcome.unloadable and options.precision == "bf16":
+        return verification.Outcome("skipped", f"onnxruntime's CPU lacks bf16 kernels: {outcome.message}")
+    return outcome
+
+
+def _leave_out_culprit(
+    model: Any,
+    original: onnx.ModelProto,
+    result: Optimized,
+    outcome: verification.Outcome,
+    options: Options,
+    inputs: Any,
+) -> tuple[Optimized, verification.Outcome]:
+    """Tries again without one of the rules that fired, until the result is equivalent; gives up after a while."""
+    start = time.perf_counter()
+    kinds = result.report.trace.exactness
+    optional = (name for name, kind in kinds.items() if kind != Exactness.APPROXIMATE)  # that one was asked for
+    fired = sorted(optional, key=lambda name: (kinds[name] == Exactness.EXACT, name))
+    for name in fired:
+        if time.perf_counter() - start > CULPRIT_SECONDS:
+            break
+        other = _optimize_once(load(model), options.without(name))
+        verdict = _compare(original, other, options, inputs)
+        if verdict.status == "passed":
+            other.report.trace.warn(f"{name} was left out, a defect of this package: with it {outcome.message}")
+            return other, verdict
+    return result, outcome
+
+
+def _conclude(outcome: verification.Outcome, result: Optimized, verify: bool | None) -> str:
+    """The line for the report.
+
+    Raises:
+        VerificationError: the models differ, or a comparison was demanded and is impossible.
+    """
     if outcome.status == "failed":
-        raise VerificationError(f"the optimized model is not equivalent: {outcome.message}; fired: {_fired(result)}")
+        counts = ", ".join(f"{name} {count}" for name, count in sorted(result.report.trace.counts.items()))
+        raise VerificationError(f"the optimized model is not equivalent: {outcome.message}; fired: {counts}")
     if outcome.status == "skipped" and verify is True:
         raise VerificationError(f"cannot verify: {outcome.message}; pass inputs=, or verify=False")
     return outcome.message if outcome.status == "passed" else f"no: {outcome.message}"
-
-
-def _fired(result: Optimized) -> str:
-    return ", ".join(f"{name} {count}" for name, count in sorted(result.report.trace.counts.items()))

@@ -2,16 +2,24 @@
 
 from __future__ import annotations
 
+import dataclasses
 import time
 from collections.abc import Collection, Sequence
 
+import onnx_ir as ir
+
 from cuvil_onnx import rules as rule_package
+from cuvil_onnx.errors import OptionError
 from cuvil_onnx.passes import simplify as simplify_package
 from cuvil_onnx.passes.base import Pass
 from cuvil_onnx.passes.cse import eliminate_common_subexpressions
 from cuvil_onnx.passes.dead_code import remove_dead_code
 from cuvil_onnx.passes.dedup import merge_equal_initializers
 from cuvil_onnx.passes.fold import fold_constants
+from cuvil_onnx.passes.limits import OLDEST_OPSET
+from cuvil_onnx.passes.nhwc_layout import nhwc_pass
+from cuvil_onnx.passes.normalise import forget_inferred, normalise
+from cuvil_onnx.passes.precision import precision_pass
 from cuvil_onnx.passes.shape_chain import simplify_shape_chains
 from cuvil_onnx.passes.shapes import infer_shapes
 from cuvil_onnx.passes.symbols import name_dimensions
@@ -24,6 +32,10 @@ from cuvil_onnx.rewrite.trace import Trace
 MAX_CLEANUP_ROUNDS = 4
 """Folding can make shapes known, which makes more foldable; deeper nests than this stay as they are."""
 
+PRECISIONS = ("fp32", "fp16", "bf16")
+LEVELS = ("none", "basic", "all")
+LAYOUTS = ("auto", "nchw", "nhwc")
+
 DEAD_CODE = Pass("dead_code", Exactness.EXACT, remove_dead_code)
 FOLD = Pass("constant_folding", Exactness.EXACT, fold_constants)
 SHAPE_CHAIN = Pass("shape_chain", Exactness.EXACT, simplify_shape_chains)
@@ -31,23 +43,88 @@ CSE = Pass("cse", Exactness.EXACT, eliminate_common_subexpressions)
 DEDUP = Pass("initializer_dedup", Exactness.EXACT, merge_equal_initializers)
 
 
+@dataclasses.dataclass(frozen=True)
+class Options:
+    """What ``optimize`` was asked for; see there."""
+
+    precision: str = "fp32"
+    level: str = "all"
+    layout: str = "auto"
+    skip: frozenset[str] = frozenset()
+    only: frozenset[str] | None = None
+
+    @staticmethod
+    def checked(
+        precision: str, level: str, layout: str, skip: Collection[str], only: Collection[str] | None
+    ) -> Options:
+        """The options, or an OptionError that says what is allowed."""
+        for name, value, allowed in (
+            ("precision", precision, PRECISIONS),
+            ("level", level, LEVELS),
+            ("layout", layout, LAYOUTS),
+        ):
+            if value not in allowed:
+                raise OptionError(f"{name}={value!r} is not one of {', '.join(allowed)}")
+        if isinstance(skip, str) or isinstance(only, str):
+            raise OptionError("skip and only take a list of names, not one string")
+        known = names()
+        for name in (*skip, *(only or ())):
+            if name not in known:
+                raise OptionError(f"no rule or pass is called {name!r}; there are {', '.join(known)}")
+        return Options(precision, level, layout, frozenset(skip), None if only is None else frozenset(only))
+
+    def without(self, name: str) -> Options:
+        """The same without one rule or pass."""
+        return dataclasses.replace(self, skip=self.skip | {name})
+
+
+def run(model: ir.Model, trace: Trace, options: Options) -> None:
+    """The whole pipeline, in the order in which each step helps the next."""
+    ctx = GraphContext(model)
+    pipeline = Pipeline(ctx, trace, options)
+    if 0 < ctx.opset() < OLDEST_OPSET:
+        trace.warn(f"opset {ctx.opset()} is older than {OLDEST_OPSET}: only unused nodes are removed")
+        pipeline.run(DEAD_CODE)
+        return
+    normalise(ctx, trace)
+    if options.level != "none":
+        pipeline.cleanup()
+    elif options.precision != "fp32":
+        pipeline.infer()
+    if options.level == "all" and pipeline.phase(Phase.STRUCTURAL):
+        pipeline.run(DEAD_CODE)
+        pipeline.infer()
+    if options.precision != "fp32":
+        target = ir.DataType.FLOAT16 if options.precision == "fp16" else ir.DataType.BFLOAT16
+        pipeline.run(precision_pass(target))
+        pipeline.phase(Phase.CLEANUP)
+        pipeline.infer()
+    if options.level == "all":
+        if options.layout != "nchw" and pipeline.run(nhwc_pass(force=options.layout == "nhwc")):
+            pipeline.phase(Phase.CLEANUP)
+            pipeline.infer()
+        pipeline.phase(Phase.EPILOGUE)
+        pipeline.phase(Phase.POINTWISE)
+    if options.level != "none":
+        pipeline.cleanup(infer_first=False)
+    forget_inferred(ctx)
+
+
 class Pipeline:
-    """Runs the phases over one model, honouring ``skip`` and ``only``.
+    """Runs steps over one model, honouring ``skip`` and ``only``.
 
     ``only`` names rules and optional passes that may run; dead code, folding and shape inference always do.
     """
 
-    def __init__(
-        self, ctx: GraphContext, trace: Trace, skip: Collection[str] = (), only: Collection[str] | None = None
-    ) -> None:
+    def __init__(self, ctx: GraphContext, trace: Trace, options: Options) -> None:
         self._ctx = ctx
         self._trace = trace
-        self._skip = frozenset(skip)
-        self._only = None if only is None else frozenset(only)
+        self._options = options
 
     def enabled(self, name: str) -> bool:
         """Whether a rule or pass may run."""
-        return name not in self._skip and (self._only is None or name in self._only)
+        only = self._options.only
+        return name not in self._options.skip and (only is None or name in only)
 
     def run(self, item: Pass) -> int:
         """One pass, timed and recorded."""

@@ -246,7 +246,7 @@ def damaging(monkeypatch: pytest.MonkeyPatch) -> None:
         for value in ctx.model.graph.initializers.values():
             if value.name == "w":
                 value.const_value = ir.Tensor(np.zeros((8, 4), np.float32), name="w")
-        return 0
+        return 1
 
     monkeypatch.setattr("cuvil_onnx.pipeline.FOLD", Pass(FOLD.name, Exactness.EXACT, damage))
 
@@ -257,6 +257,13 @@ def test_a_wrong_result_is_not_written(tmp_path: Path) -> None:
         cuvil_onnx.optimize(made(), tmp_path / "out.onnx", level="basic", only=["constant_folding"], verify=True)
     assert not list(tmp_path.iterdir())
     assert cuvil_onnx.optimize(made(), level="basic", only=["constant_folding"], verify=False).report.verification == ""
+
+
+@pytest.mark.usefixtures("damaging")
+def test_a_defective_step_is_left_out_unless_verification_was_demanded() -> None:
+    result = cuvil_onnx.optimize(made(), level="basic", skip=["dead_code"])
+    np.testing.assert_allclose(run(result.model)[0], expected(), rtol=1e-5, atol=1e-6)
+    assert "constant_folding was left out" in result.report.trace.warnings[0]
 
 
 def test_given_inputs_are_used() -> None:

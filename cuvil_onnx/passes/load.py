@@ -62,6 +62,9 @@ def load(model: Any) -> Source:
         kind = "ir"
         _check_versions(model.ir_version, dict(model.graph.opset_imports), "the model")
         private = model.clone()
+        for node in walk.all_nodes(private.graph):
+            for value in node.outputs:
+                value.const_value = None  # analyses may leave tensors there, which are shared with the caller's model
     elif type(model).__module__.startswith("onnx_graphsurgeon"):
         import onnx_graphsurgeon as gs
 
