@@ -124,7 +124,8 @@ void Ep::run_end(bool synchronize_now) {
     return;
   }
   if (capture_) capture_->end_run(graph_id_, *own_stream_, kernels_run_, run_ok_);
-  if (synchronize_now) synchronize();
+  // With ORT's streams nobody waits for them later when an output lies in another provider's memory.
+  if (synchronize_now || options_.stream_aware) synchronize();
 }
 
 void Ep::synchronize() {

@@ -323,6 +323,12 @@ cudaError_t cudaGraphLaunch(cudaGraphExec_t executable, cudaStream_t s) {
 
 }  // extern "C"
 
+// Device memory in use, for tests.
+extern "C" __attribute__((visibility("default"))) size_t fake_device_bytes() {
+  const Lock guard(lock);
+  return device_used;
+}
+
 namespace cuvil::ep {
 
 cudaError_t probe_machine_code() {
