@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import onnx_ir as ir
 
 import custom_ops
@@ -62,6 +63,8 @@ def is_candidate(node: ir.Node, types: Sequence[ir.DataType], ctx: GraphContext)
         return ctx.attr(node, "axis") in (1, -3) and all(_operand(v, ctx) for v in node.inputs)
     if node.op_type == "ReduceMean":
         return _is_spatial_mean(node, ctx)
+    if node.op_type == "Resize":
+        return _resize_inputs(node, ctx) is not None
     if node.op_type in ELEMENTWISE:
         moving = [v for v in node.inputs if v is not None and not ctx.is_constant(v)]
         return bool(moving) and all(ctx.rank(v) == 4 for v in moving) and all(_operand(v, ctx) for v in node.inputs)
@@ -78,6 +81,24 @@ def _is_spatial_mean(node: ir.Node, ctx: GraphContext) -> bool:
     if axes is None and len(node.inputs) > 1:
         axes = ctx.ints(node.inputs[1])
     return axes is not None and sorted(a % 4 for a in axes) == [2, 3] and bool(ctx.attr(node, "keepdims", 1))
+
+
+def _resize_inputs(node: ir.Node, ctx: GraphContext) -> list[npt.NDArray[Any] | None] | None:
+    """Scales and sizes of a Resize, NCHW; None when it cannot be turned.
+
+    Only "nearest" is the same computation along every axis in every implementation.
+    """
+    if ctx.attr(node, "mode", "nearest") != "nearest" or "axes" in node.attributes or ctx.opset() < 11:
+        return None
+    if ctx.attr(node, "coordinate_transformation_mode", "half_pixel") == "tf_crop_and_resize":
+        return None
+    found: list[npt.NDArray[Any] | None] = []
+    for value in node.inputs[2:]:
+        array = ctx.constant(value)
+        if value is not None and array is None:
+            return None
+        found.append(array if array is not None and array.size == 4 else None)
+    return found if any(a is not None for a in found) else None
 
 
 def _operand(value: ir.Value | None, ctx: GraphContext) -> bool:
@@ -144,7 +165,10 @@ class Builder:
         plain = {name: attr.value for name, attr in node.attributes.items()}
         if node.op_type == "Concat":
             plain["axis"] = 3
-        if node.op_type == "ReduceMean":
+        if node.op_type == "Resize":
+            # The region of interest has no meaning without cropping, but must be there before opset 13.
+            operands = [self._get(node.inputs[0]), node.inputs[1], *self._turned(_resize_inputs(node, ctx) or [])]
+        elif node.op_type == "ReduceMean":
             operands = [self._get(node.inputs[0])]
             if "axes" in plain:
                 plain["axes"] = [1, 2]
@@ -160,6 +184,10 @@ class Builder:
         made, function = custom_ops.make(op, inputs, 1, attrs, opset=self._ctx.opset(), dtype=dtype)
         made.name = self._ctx.fresh_name(node.name or op)
         return made, function
+
+    def _turned(self, arrays: Sequence[npt.NDArray[Any] | None]) -> list[ir.Value | None]:
+        """Four numbers per array, in the other order."""
+        return [None if a is None else self._ctx.initializer(a[list(TO_NHWC)], "resize_nhwc") for a in arrays]
 
     def _get(self, value: ir.Value | None) -> ir.Value | None:
         if value is None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import numpy as np
 import onnx
 import pytest
 from pass_testing import made, normal, run
@@ -21,6 +22,12 @@ def check(model: onnx.ModelProto, result: Optimized, tolerance: object = ROUNDIN
         assert not compare(got, want, tolerance), compare(got, want, tolerance)
 
 
+def _typed(weights: dict[str, object]) -> dict[str, np.ndarray]:
+    """Python floats as float32, as all weights here are."""
+    arrays = {name: np.asarray(value) for name, value in weights.items()}
+    return {name: a.astype(np.float32) if a.dtype == np.float64 else a for name, a in arrays.items()}
+
+
 STEM = "c = Conv<pads=[1, 1, 1, 1]>(x, w, b)"
 WEIGHTS = {"w": normal(6, 4, 3, 3), "b": normal(6)}
 
@@ -38,16 +45,32 @@ WEIGHTS = {"w": normal(6, 4, 3, 3), "b": normal(6)}
         ("y = Mul(c, k)", "2,6,8,6", {"k": normal(6, 1, 1)}),
         ("y = Add(k, c)", "2,6,8,6", {"k": normal(1, 1, 8, 6)}),
         ("y = PRelu(c, k)", "2,6,8,6", {"k": normal(6, 1, 1)}),
+        ("y = Resize(c, , k)", "2,6,16,18", {"k": [1.0, 1.0, 2.0, 3.0]}),
+        ("y = Resize(c, , , k)", "2,6,4,9", {"k": [2, 6, 4, 9]}),
         ("r = Relu(c) y = Concat<axis=1>(c, r)", "2,12,8,6", {}),
         ("p = GlobalAveragePool(c) q = Conv(p, d) s = Sigmoid(q) y = Mul(c, s)", "2,6,8,6", {"d": normal(6, 6, 1, 1)}),
     ],
 )
 def test_regions(body: str, out: str, more: dict[str, object]) -> None:
-    model = made(f"(float[2,4,8,6] x) => (float[{out}] y) {{ {STEM} {body} }}", **WEIGHTS, **more)
+    model = made(f"(float[2,4,8,6] x) => (float[{out}] y) {{ {STEM} {body} }}", **WEIGHTS, **_typed(more))
     result = nhwc(model)
     counts = collect(result.ir_model).ops
     assert counts["cuvil::FusedConv"] >= 1
     assert counts.get("Transpose", 0) + counts.get("Reshape", 0) == 2, "one on the way in, one on the way out"
+    check(model, result, x=normal(2, 4, 8, 6))
+
+
+def test_a_resize_of_opset_11_keeps_its_region_of_interest() -> None:
+    body = f"{STEM} y = Resize(c, roi, k)"
+    model = made(
+        f"(float[2,4,8,6] x) => (float[2,6,16,18] y) {{ {body} }}",
+        opset=11,
+        **WEIGHTS,
+        roi=np.zeros(0, np.float32),
+        k=np.array([1, 1, 2, 3], np.float32),
+    )
+    result = nhwc(model)
+    assert collect(result.ir_model).ops["Transpose"] == 2
     check(model, result, x=normal(2, 4, 8, 6))
 
 
