@@ -71,6 +71,6 @@ def build_gpu(out: pathlib.Path) -> pathlib.Path:
 
 def run_scenario(library: pathlib.Path, name: str) -> None:
     """Runs one scenario in a process of its own."""
-    command = [sys.executable, str(HERE / "scenarios.py"), str(library), name]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=300, cwd=library.parent)
+    command = [sys.executable, "-m", "tests.ep.scenarios", str(library), name]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=300, cwd=ROOT)
     assert done.returncode == 0, f"exit code {done.returncode}\n{done.stdout}\n{done.stderr}"
