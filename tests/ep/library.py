@@ -14,7 +14,7 @@ import pytest
 
 HERE = pathlib.Path(__file__).resolve().parent
 ROOT = HERE.parents[1]
-FLAGS = ["-std=c++20", "-O1", "-fPIC", "-fvisibility=hidden"]
+FLAGS = ["-std=c++20", "-O0", "-fPIC", "-fvisibility=hidden"]
 
 
 def ort_headers() -> pathlib.Path:

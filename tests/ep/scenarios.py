@@ -1,7 +1,7 @@
 """What the execution provider's core must do, as functions: `python -m tests.ep.scenarios LIBRARY NAME...`, where
 LIBRARY holds the ops of test_ops.cc. Each runs in a process of its own: some lose the GPU context on purpose, and ONNX
-Runtime registers a provider's name once. The same scenarios run on a GPU (tests/gpu/test_ep_core.py) and on the fake device
-(test_fake_device.py)."""
+Runtime registers a provider's name once. The same scenarios run on a GPU (tests/gpu/test_ep_core.py) and on the fake
+device (test_fake_device.py)."""
 
 from __future__ import annotations
 
