@@ -135,7 +135,14 @@ class Bound:
         for name, array in feeds.items():
             self.inputs[name].update_inplace(array)
         self.session.run_with_iobinding(self.binding, run_options(graph, sync))
+        wait_where_another_provider_copies(self.binding, sync)
         return self.output.numpy()
+
+
+def wait_where_another_provider_copies(binding: Any, sync: bool) -> None:
+    """onnxruntime-gpu copies "cuda" values by its own CUDA provider, which knows nothing of this provider's stream."""
+    if not sync and "CUDAExecutionProvider" in ort.get_available_providers():
+        binding.synchronize_outputs()
 
 
 def expect(kind: type[BaseException] | str, words: Sequence[str], function: Callable[[], Any]) -> str:

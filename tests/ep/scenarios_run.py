@@ -11,7 +11,19 @@ import onnx
 import onnxruntime as ort
 from onnx import TensorProto, helper
 
-from tests.ep.harness import CHAIN_MODEL, EP, Bound, chain, floats, model, node, run_options, scenario, session
+from tests.ep.harness import (
+    CHAIN_MODEL,
+    EP,
+    Bound,
+    chain,
+    floats,
+    model,
+    node,
+    run_options,
+    scenario,
+    session,
+    wait_where_another_provider_copies,
+)
 
 
 @scenario
@@ -139,6 +151,7 @@ def unsynchronised_runs_are_ordered() -> None:
             binding.bind_output("y", "cuda", 0)
             sess.run_with_iobinding(binding, run_options(sync=False))
             values.append(binding.get_outputs()[0])
+        wait_where_another_provider_copies(binding, sync=False)
         for k, value in enumerate(values):
             np.testing.assert_array_equal(value.numpy(), 3 * floats(3000, seed=4 * i + k))
 

