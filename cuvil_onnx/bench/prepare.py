@@ -15,12 +15,12 @@ import onnx
 
 
 def candidates(model_path: str, folder: Path, precision: str) -> list[tuple[str, str]]:
-    """Label and path of each candidate; the model as given is one when no conversion is asked for or possible."""
-    label = "float16 converter" if precision == "fp16" else "as given"
-    found = [_attempt(label, folder, lambda: _convert(onnx.load(model_path), precision))]
-    found.append(_attempt("transformer optimizer", folder, lambda: _transformer(model_path, precision)))
-    kept = [entry for entry in found if entry is not None]
-    return kept or [("as given", model_path)]
+    """Label and path of each candidate. The model as given is always one: converted to fp16, a model of casts and
+    shape arithmetic can be slower than before, and may lose CUDA Graph."""
+    found = [_attempt("transformer optimizer", folder, lambda: _transformer(model_path, precision))]
+    if precision == "fp16":
+        found.append(_attempt("float16 converter", folder, lambda: _convert(onnx.load(model_path))))
+    return [("as given", model_path), *(entry for entry in found if entry is not None)]
 
 
 def _attempt(label: str, folder: Path, make: Callable[[], onnx.ModelProto | None]) -> tuple[str, str] | None:
@@ -36,9 +36,7 @@ def _attempt(label: str, folder: Path, make: Callable[[], onnx.ModelProto | None
     return label, str(path)
 
 
-def _convert(model: onnx.ModelProto, precision: str) -> onnx.ModelProto:
-    if precision != "fp16":
-        return model
+def _convert(model: onnx.ModelProto) -> onnx.ModelProto:
     from onnxruntime.transformers.float16 import convert_float_to_float16
 
     converted: onnx.ModelProto = convert_float_to_float16(model, keep_io_types=True)
