@@ -59,17 +59,30 @@ def venv_python(name: str) -> pathlib.Path:
     return python
 
 
-def install(python: pathlib.Path, extras: str, *, build: bool) -> None:
-    """Installs the project in place with its extras; compiles csrc when `build`."""
+def requirements(*extras: str) -> list[str]:
+    """The project's dependencies with those of some extras, from pyproject.toml."""
+    import tomllib
+
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    return [*project["dependencies"], *(r for extra in extras for r in project["optional-dependencies"][extra])]
+
+
+def install(python: pathlib.Path, *extras: str, build: bool) -> None:
+    """Installs what the working tree needs, not the project itself; compiles csrc into the tree when `build`.
+
+    In the environment itself instead of pip's isolated ones, so that a second build compiles only what changed.
+    """
     os.environ["CUVIL_BUILD_EP"] = "1" if build else "0"
     if build and not shutil.which("g++"):
         need_system("g++", "compiling csrc needs g++")
     import cuvil_requirements
 
-    # In the environment itself instead of an isolated one, so that a second build compiles only what changed.
-    run(python, "-m", "pip", "install", "-q", "scikit-build-core>=0.10", *cuvil_requirements.build_requirements())
-    path = f"{python.parent}{os.pathsep}{os.environ['PATH']}"
-    run(python, "-m", "pip", "install", "-q", "--no-build-isolation", "-e", f".[{extras}]", env={"PATH": path})
+    run(python, "-m", "pip", "install", "-q", *requirements(*extras), *cuvil_requirements.build_requirements())
+    if build:
+        env = {"PATH": f"{python.parent}{os.pathsep}{os.environ['PATH']}"}
+        cmake, tree = python.with_name("cmake"), ROOT / "build" / "dev"
+        run(cmake, "-S", ROOT, "-B", tree, "-G", "Ninja", f"-DPython3_EXECUTABLE={python}", env=env)
+        run(cmake, "--build", tree, env=env)
 
 
 def demo() -> None:
@@ -106,7 +119,7 @@ def main() -> None:
         demo()
     else:
         python = venv_python(".venv")
-        install(python, "cpu,test", build=args.command != "lint")
+        install(python, "cpu", "test", build=args.command != "lint")
         if args.command != "build":
             lint(python)
         if args.command == "test":

@@ -1,7 +1,6 @@
 # Finds nvcc (CUDA_HOME, PATH, then pip's nvidia packages), the static CUDA runtime that belongs to it, and the headers
 # of the libraries that are opened at run time. Sets CMAKE_CUDA_COMPILER, CUVIL_CUDA_INCLUDES and CUVIL_CUDART.
 
-# pip's packages: .../nvidia/{cu13,cudnn}/include and .../include of nvidia-cudnn-frontend, beside the interpreter's.
 execute_process(
   COMMAND ${Python3_EXECUTABLE} ${CMAKE_CURRENT_LIST_DIR}/pip_nvidia.py
   OUTPUT_VARIABLE PIP_NVIDIA OUTPUT_STRIP_TRAILING_WHITESPACE COMMAND_ERROR_IS_FATAL ANY)
@@ -26,7 +25,7 @@ set(CMAKE_CUDA_FLAGS_INIT "-L${CUVIL_CUDART_DIR}")
 
 # The compiler's own headers go first: pip's runtime package may lie beside them without the crt headers it needs.
 set(CUVIL_CUDA_INCLUDES "")
-foreach(header cuda_runtime_api.h cublasLt.h cudnn.h nvrtc.h cudnn_frontend.h)
+foreach(header cuda_runtime_api.h cublasLt.h cudnn.h)
   string(MAKE_C_IDENTIFIER "CUVIL_DIR_${header}" variable)
   find_path(${variable} ${header} HINTS $ENV{CUVIL_CUDA_HEADERS} ${CUVIL_CUDA_ROOT} ${PIP_NVIDIA}
             PATH_SUFFIXES include cu13/include cudnn/include NO_DEFAULT_PATH REQUIRED)

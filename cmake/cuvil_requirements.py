@@ -2,7 +2,7 @@
 
 `CUVIL_BUILD_EP` = 1 (compile; an impossible build is an error), 0 (Python only), or auto (default: compile when an
 NVIDIA GPU or an nvcc is found here). nvcc comes from CUDA_HOME or PATH when one is there and from pip otherwise; the
-headers of cuBLAS, cuDNN and NVRTC always come from pip's packages, so that no system installation is asked for.
+headers of cuBLAS and cuDNN always come from pip's packages, so that no system installation is asked for.
 """
 
 from __future__ import annotations
@@ -12,12 +12,7 @@ import shutil
 
 # Pinned to 13.0: a driver for CUDA 13.0 rejects what a newer compiler emits.
 _COMPILER = ("nvidia-cuda-nvcc", "nvidia-nvvm", "nvidia-cuda-crt", "nvidia-cuda-cccl", "nvidia-cuda-runtime")
-_HEADERS = (
-    "nvidia-cublas>=13,<14",
-    "nvidia-cudnn-cu13>=9.10",
-    "nvidia-cuda-nvrtc~=13.0.0",
-    "nvidia-cudnn-frontend>=1.14",
-)
+_HEADERS = ("nvidia-cublas>=13,<14", "nvidia-cudnn-cu13>=9.10")
 
 
 def wants_ep() -> bool:
