@@ -33,6 +33,7 @@ FORBIDDEN_IMPORTS = {
 FORBIDDEN_INCLUDES = {
     "csrc/core": ("onnxruntime", "ops/", "ep/", "kernels/", "jit/", "libs/", "device/"),
     "csrc/device": ("onnxruntime", "ops/", "ep/", "kernels/", "jit/", "libs/"),
+    "csrc/plan": ("onnxruntime", "cuda", "ops/", "ep/", "kernels/", "jit/", "libs/", "device/"),
     "csrc/kernels": ("onnxruntime", "ops/", "ep/", "jit/", "libs/"),
     "csrc/jit": ("onnxruntime", "ops/", "ep/"),
     "csrc/libs": ("onnxruntime", "ops/", "ep/", "kernels/"),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -12,8 +13,9 @@ from hypothesis import HealthCheck, settings
 from onnx import TensorProto, helper, numpy_helper
 from onnx.reference import ReferenceEvaluator
 
-# A session costs milliseconds, and a broken kernel fails on the first few shapes.
-quick = settings(max_examples=20, deadline=None, suppress_health_check=list(HealthCheck))
+# A session costs milliseconds, and a broken kernel fails on the first few shapes. Fewer under compute-sanitizer.
+EXAMPLES = int(os.environ.get("CUVIL_TEST_EXAMPLES", "20"))
+quick = settings(max_examples=EXAMPLES, deadline=None, suppress_health_check=list(HealthCheck))
 
 Array = np.ndarray
 MakeSession = Callable[..., ort.InferenceSession]
