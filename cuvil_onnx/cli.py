@@ -1,4 +1,4 @@
-"""The ``cuvil`` command: ``optimize``, ``compare``, ``info``.
+"""The ``cuvil`` command: ``optimize``, ``compare``, ``info``, and those of ``cuvil_onnx.tools.commands``.
 
 Exit codes: 0 done, 1 done but the result is not good (a comparison that exceeds its tolerance), 2 an error, told in
 one line on standard error. Progress goes to standard error too, so that ``--json`` output can be piped.
@@ -16,6 +16,7 @@ from typing import Any
 
 import cuvil_onnx
 from cuvil_onnx.errors import CuvilError
+from cuvil_onnx.tools.commands import register as register_tools
 
 # What a comparison may differ from fp32 on the CPU, relative to the largest output: the issue's bounds for models of
 # this size (reassociated fp32 sums; fp16 and bf16 activations, with 11 and 8 bits of mantissa).
@@ -74,6 +75,7 @@ def _parser() -> argparse.ArgumentParser:
     info = commands.add_parser("info", help="show devices, library, versions and caches")
     info.add_argument("--json", action="store_true", help="print JSON")
     info.set_defaults(run=_info)
+    register_tools(commands)
     return parser
 
 

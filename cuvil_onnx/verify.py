@@ -88,21 +88,21 @@ def verify(
         "skipped" when the original does not run here (unknown operators, inputs that cannot be guessed).
     """
     try:
-        import onnxruntime as ort
+        import onnxruntime  # noqa: F401
     except ImportError:
         return Outcome("skipped", "onnxruntime is not installed")
     try:
-        original = _session(before, ort)
+        original = cpu_session(before)
     except Exception as error:
         return Outcome("skipped", f"onnxruntime cannot load the original: {_line(error)}")
     try:
-        optimized = _session(after, ort)
+        optimized = cpu_session(after)
     except Exception as error:
         return Outcome("failed", f"onnxruntime cannot load the optimized model: {_line(error)}", True)
     names = [o.name for o in original.get_outputs()]
     compared, problem = 0, ""
     start = time.perf_counter()
-    for feeds in _feeds(before, inputs):
+    for feeds in input_sets(before, inputs):
         if compared >= INPUT_SETS and inputs is None:
             break
         if compared and time.perf_counter() - start > BUDGET_SECONDS:
@@ -135,14 +135,12 @@ def first_difference(before: onnx.ModelProto, after: onnx.ModelProto, feeds: Fee
     Rewrites keep the names of the values they replace, so the two models share most names. Empty when nothing inside
     can be compared.
     """
-    import onnxruntime as ort
-
     computed = {name for node in before.graph.node for name in node.output if name}
     shared = [(node, name) for node in after.graph.node for name in node.output if name in computed][:MAX_PROBES]
     names = [name for _, name in shared]
     try:
-        want = _session(_exposing(before, names), ort).run(names, feeds)
-        got = _session(_exposing(after, names), ort).run(names, feeds)
+        want = cpu_session(exposing(before, names)).run(names, feeds)
+        got = cpu_session(exposing(after, names)).run(names, feeds)
     except Exception:
         return ""  # a probe has a type that cannot be an output: the outer message has to do
     for (node, name), a, b in zip(shared, got, want, strict=True):
@@ -153,7 +151,7 @@ def first_difference(before: onnx.ModelProto, after: onnx.ModelProto, feeds: Fee
     return ""
 
 
-def _exposing(model: onnx.ModelProto, names: Sequence[str]) -> onnx.ModelProto:
+def exposing(model: onnx.ModelProto, names: Sequence[str]) -> onnx.ModelProto:
     """The model with more outputs, whose types ONNX Runtime infers."""
     copy = onnx.ModelProto()
     copy.CopyFrom(model)
@@ -207,7 +205,10 @@ def _compare_floats(got: Array, want: Array, tolerance: Tolerance) -> str:
     return "" if error <= allowed else f"is off by {error:.3g}, {allowed:.3g} allowed"
 
 
-def _session(model: onnx.ModelProto, ort: Any) -> Any:
+def cpu_session(model: onnx.ModelProto) -> Any:
+    """A session on the CPU without any optimization of ONNX Runtime's own."""
+    import onnxruntime as ort
+
     options = ort.SessionOptions()
     options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_DISABLE_ALL
     options.log_severity_level = 4
@@ -218,7 +219,8 @@ def _line(error: Exception) -> str:
     return " ".join(str(error).split())[:200]
 
 
-def _feeds(model: onnx.ModelProto, inputs: Feeds | Sequence[Feeds] | None) -> Iterable[Feeds]:
+def input_sets(model: onnx.ModelProto, inputs: Feeds | Sequence[Feeds] | None) -> Iterable[Feeds]:
+    """The given inputs, or sets made from the signature, smaller sizes first; OptionError when one is missing."""
     constants = {t.name for t in model.graph.initializer}
     required = [i for i in model.graph.input if i.name not in constants]
     if inputs is None:

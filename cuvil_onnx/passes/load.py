@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import onnx
 import onnx_ir as ir
+from google.protobuf import text_format  # type: ignore[import-untyped]
 from google.protobuf.message import DecodeError  # type: ignore[import-untyped]
 
 from cuvil_onnx.errors import InvalidModelError, ModelLoadError, OptionError, UnsupportedModelError
@@ -51,7 +52,7 @@ def load(model: Any) -> Source:
     path: Path | None = None
     if isinstance(model, (str, os.PathLike)):
         path, kind = Path(model), "path"
-        private = _from_proto(_read(path), str(path), path.parent)
+        private = _from_proto(read_proto(path), str(path), path.parent)
     elif isinstance(model, (bytes, bytearray, memoryview)):
         kind = "bytes"
         private = _from_proto(_parse(bytes(model), "the given bytes"), "the model")
@@ -73,23 +74,26 @@ def load(model: Any) -> Source:
     else:
         raise OptionError(f"cannot read a model from a {type(model).__name__}")
     files = {path.resolve()} if path is not None else set()
-    files |= _check_external(private)
+    files |= check_external(private)
     _check_graph(private)
     return Source(private, path, frozenset(files), kind)
 
 
-def _read(path: Path) -> onnx.ModelProto:
+def read_proto(path: Path) -> onnx.ModelProto:
+    """The file as it is, without external data; ModelLoadError when it is no ONNX file."""
     if not path.exists():
         raise ModelLoadError(f"{path}: no such file")
     if path.is_dir():
         raise ModelLoadError(f"{path}: is a folder, an ONNX file is required")
+    if not path.is_file():
+        raise ModelLoadError(f"{path}: is no regular file")  # reading a device or pipe may never end
     try:
         if path.suffix in (".onnx", ".ort", "") or path.stat().st_size == 0:
             return _parse(path.read_bytes(), str(path))
         return onnx.load(path, load_external_data=False)
     except OSError as error:
         raise ModelLoadError(f"{path}: {error.strerror or error}") from error
-    except (DecodeError, ValueError, onnx.parser.ParseError) as error:
+    except (DecodeError, ValueError, onnx.parser.ParseError, text_format.ParseError) as error:
         raise ModelLoadError(f"{path}: not an ONNX file, or truncated") from error
 
 
@@ -163,7 +167,7 @@ def _check_versions(ir_version: int, opsets: dict[str, int], name: str) -> None:
         )
 
 
-def _check_external(model: ir.Model) -> set[Path]:
+def check_external(model: ir.Model) -> set[Path]:
     """Files that hold weights; ModelLoadError for a missing or short one, or one outside of the model's folder."""
     files: set[Path] = set()
     for graph, _ in walk.all_graphs(model.graph):

@@ -29,6 +29,7 @@ def write_model(model: ir.Model, path: Path, protected: Collection[Path]) -> Pat
     Raises:
         OutputError: unwritable folder, full disk, or a path in ``protected``. What stood there before is untouched.
     """
+    check_target(path)
     data_path = path.with_name(path.name + ".data")
     tensors = [v for graph, _ in walk.all_graphs(model.graph) for v in graph.initializers.values()]
     total = sum(v.const_value.nbytes for v in tensors if v.const_value is not None)
@@ -36,40 +37,77 @@ def write_model(model: ir.Model, path: Path, protected: Collection[Path]) -> Pat
     for target in (path, data_path) if external else (path,):
         if target.resolve() in protected:
             raise OutputError(f"{target}: is a file of the input model; choose another path")
-    if path.is_dir():
-        raise OutputError(f"{path}: is a folder, a file name is required")
-    if not path.parent.is_dir():
-        raise OutputError(f"{path}: the folder {path.parent} does not exist")
-    with contextlib.ExitStack() as stack:
+        check_target(target)
+    with _Staged() as staged, contextlib.ExitStack() as stack:
         if external:
-            stack.enter_context(_moved_out(model, path, data_path))
-        _atomically(path, lambda f: f.write(ir.to_proto(model).SerializeToString()))
+            stack.enter_context(_moved_out(model, path, data_path, staged))
+        staged.add(path, lambda f: f.write(ir.to_proto(model).SerializeToString()))
+        staged.publish()
     return path
 
 
-def _atomically(path: Path, fill: Callable[[IO[bytes]], object]) -> None:
-    """Fills a temporary file in the target's folder, flushes it to disk and renames it."""
-    temporary = ""
+def check_target(path: Path) -> None:
+    """Raises OutputError when no regular file can stand at ``path``; a device or pipe there must not be replaced."""
     try:
-        descriptor, temporary = tempfile.mkstemp(prefix=f".{path.name}.", suffix=".tmp", dir=path.parent)
-        with os.fdopen(descriptor, "wb") as file:
-            fill(file)
-            file.flush()
-            os.fsync(file.fileno())
-        mask = os.umask(0)
-        os.umask(mask)
-        os.chmod(temporary, 0o666 & ~mask)  # mkstemp makes files that only their owner can read
-        os.replace(temporary, path)
+        if path.is_dir() or not path.name:
+            raise OutputError(f"{path}: is a folder, a file name is required")
+        if not path.parent.is_dir():
+            raise OutputError(f"{path}: the folder {path.parent} does not exist")
+        if path.exists() and not path.is_file():
+            raise OutputError(f"{path}: is no regular file")
     except OSError as error:
         raise OutputError(f"{path}: cannot be written: {error.strerror or error}") from error
-    finally:
-        if temporary and os.path.exists(temporary):
-            os.unlink(temporary)
+
+
+def atomically(path: Path, fill: Callable[[IO[bytes]], object]) -> None:
+    """Fills a temporary file in the target's folder, flushes it to disk and renames it."""
+    check_target(path)
+    with _Staged() as staged:
+        staged.add(path, fill)
+        staged.publish()
+
+
+class _Staged:
+    """Files written completely under temporary names, which take their places together."""
+
+    def __init__(self) -> None:
+        self._waiting: list[tuple[str, Path]] = []
+
+    def __enter__(self) -> _Staged:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for temporary, _target in self._waiting:
+            if os.path.exists(temporary):
+                os.unlink(temporary)
+
+    def add(self, path: Path, fill: Callable[[IO[bytes]], object]) -> None:
+        """Writes what is to stand at ``path``, and flushes it to disk."""
+        try:
+            descriptor, temporary = tempfile.mkstemp(prefix=f".{path.name[:32]}.", suffix=".tmp", dir=path.parent)
+            self._waiting.append((temporary, path))
+            with os.fdopen(descriptor, "wb") as file:
+                fill(file)
+                file.flush()
+                os.fsync(file.fileno())
+            mask = os.umask(0)
+            os.umask(mask)
+            os.chmod(temporary, 0o666 & ~mask)  # mkstemp makes files that only their owner can read
+        except OSError as error:
+            raise OutputError(f"{path}: cannot be written: {error.strerror or error}") from error
+
+    def publish(self) -> None:
+        """Renames all files; only now is anything of what stood there replaced."""
+        for temporary, path in self._waiting:
+            try:
+                os.replace(temporary, path)
+            except OSError as error:
+                raise OutputError(f"{path}: cannot be written: {error.strerror or error}") from error
 
 
 @contextlib.contextmanager
-def _moved_out(model: ir.Model, path: Path, data_path: Path) -> Iterator[None]:
-    """Writes the weights to ``data_path`` and lets the model refer to them while the caller serialises it."""
+def _moved_out(model: ir.Model, path: Path, data_path: Path, staged: _Staged) -> Iterator[None]:
+    """Writes the weights that go to ``data_path`` and lets the model refer to them while the caller serialises it."""
     layout: list[tuple[ir.Value, ir.TensorProtocol, int]] = []
     position = 0
     for graph, _ in walk.all_graphs(model.graph):
@@ -89,7 +127,7 @@ def _moved_out(model: ir.Model, path: Path, data_path: Path) -> Iterator[None]:
             else:
                 file.write(tensor.tobytes())
 
-    _atomically(data_path, fill)
+    staged.add(data_path, fill)
     small = [
         (value, value.const_value)
         for graph, _ in walk.all_graphs(model.graph)

@@ -1,0 +1,1 @@
+"""Tools around the optimizer: inspect, diff, extract, and the report as a page."""

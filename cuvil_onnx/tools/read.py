@@ -1,0 +1,87 @@
+"""Reads a model to look at it: as the file says, without the checks and adaptations of ``optimize``."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import onnx_ir as ir
+
+from cuvil_onnx.errors import InvalidModelError, OptionError
+from cuvil_onnx.passes.load import read_proto
+from cuvil_onnx.passes.shapes import infer_shapes
+from cuvil_onnx.rewrite.graph import GraphContext
+from cuvil_onnx.rewrite.trace import Trace
+
+
+def read(path: Path) -> ir.Model:
+    """The model with its weights still in their files.
+
+    Raises:
+        ModelLoadError: no such file, or not an ONNX file.
+        InvalidModelError: an ONNX file that cannot be understood.
+    """
+    proto = read_proto(path)
+    try:
+        model = ir.from_proto(proto)
+    except Exception as error:
+        cause: BaseException = error
+        while cause.__cause__ is not None:  # onnx-ir wraps the reason once per level of the file
+            cause = cause.__cause__
+        raise InvalidModelError(f"{path}: cannot be read: {cause}") from error
+    ir.external_data.set_base_dir(model.graph, str(path.parent))
+    return model
+
+
+def learn_shapes(model: ir.Model, dims: Mapping[str, int] | None = None) -> None:
+    """Gives free dimensions of the inputs the sizes of ``dims`` and infers the shapes of all values.
+
+    ``dims`` names a dimension by its symbol (``N``) or by input and axis (``x:2``). Where inference fails the shapes
+    stay as declared.
+
+    Raises:
+        OptionError: no input has such a dimension.
+    """
+    unused = set(dims or ())
+    for value in model.graph.inputs:
+        if value.shape is None:
+            continue
+        sizes: list[int | str | None] = []
+        for axis, dim in enumerate(value.shape):
+            symbol = dim if isinstance(dim, int) else dim.value
+            keys = [k for k in (f"{value.name}:{axis}", symbol) if k in unused or k in (dims or ())]
+            unused.difference_update(str(k) for k in keys)
+            sizes.append(dims[str(keys[0])] if keys and dims and not isinstance(symbol, int) else symbol)
+        value.shape = ir.Shape(sizes)
+    if unused:
+        raise OptionError(f"no input has the dimension {min(unused)!r}")
+    try:
+        infer_shapes(GraphContext(model), Trace())
+    except OSError:
+        return  # a small weight that is needed for inference lies in a missing file
+
+
+def parse_dims(entries: Sequence[str]) -> dict[str, int]:
+    """``NAME=SIZE`` entries as a dict; OptionError for anything else."""
+    dims = {}
+    for entry in entries:
+        name, _, size = entry.rpartition("=")
+        if not name or not (size.isascii() and size.isdigit()):
+            raise OptionError(f"--dim {entry}: NAME=SIZE is expected, such as N=8")
+        dims[name] = int(size)
+    return dims
+
+
+def type_text(value: ir.Value) -> str:
+    """``float[N, 3, 224, 224]``; ``?`` for what is unknown."""
+    if value.type is not None and not isinstance(value.type, ir.TensorType):
+        return str(value.type)
+    kind = "?" if value.dtype in (None, ir.DataType.UNDEFINED) else value.dtype.name.lower()
+    if value.shape is None:
+        return kind
+    return f"{kind}[{', '.join(str(d if isinstance(d, int) else d.value or '?') for d in value.shape)}]"
+
+
+def op_name(node: ir.Node) -> str:
+    """``Conv``, ``cuvil::FusedConv``."""
+    return f"{node.domain}::{node.op_type}" if node.domain else node.op_type
