@@ -136,6 +136,17 @@ def _gather(node: ir.Node, sizes: Sizes) -> Dims | None:
     return (*data[:axis], *indices, *data[axis + 1 :])
 
 
+def _gather_elements(node: ir.Node, sizes: Sizes) -> Dims | None:
+    return sizes.of(node.inputs[1])
+
+
+def _gather_nd(node: ir.Node, sizes: Sizes) -> Dims | None:
+    data, indices = sizes.of(node.inputs[0]), sizes.of(node.inputs[1])
+    if data is None or not indices or not isinstance(indices[-1], int):
+        return None
+    return (*indices[:-1], *data[sizes.ctx.attr(node, "batch_dims", 0) + indices[-1] :])
+
+
 def _unsqueeze(node: ir.Node, sizes: Sizes) -> Dims | None:
     x, axes = sizes.of(node.inputs[0]), sizes.ints(node, "axes", 1)
     if x is None or axes is None:
@@ -247,7 +258,10 @@ def _constant_of_shape(node: ir.Node, sizes: Sizes) -> Dims | None:
 
 def _attention(node: ir.Node, sizes: Sizes) -> Dims | None:
     q = sizes.of(node.inputs[0])
-    if node.domain != "cuvil" or q is None:
+    if node.domain != "cuvil":
+        v = sizes.of(node.inputs[2])
+        return (*q[:3], v[3]) if q is not None and v is not None and len(q) == len(v) == 4 else None
+    if q is None:
         return None
     if sizes.ctx.attr(node, "layout") == "packed":
         return (*q[:2], sizes.names.divide(q[2], 3))
@@ -279,6 +293,8 @@ _RULES: dict[str, Rule] = {
     "Reshape": _reshape,
     "Expand": _expand,
     "Gather": _gather,
+    "GatherElements": _gather_elements,
+    "GatherND": _gather_nd,
     "Unsqueeze": _unsqueeze,
     "Squeeze": _squeeze,
     "Concat": _concat,

@@ -90,6 +90,23 @@ def test_position_ids_cut_from_a_table() -> None:
     assert found["part"] == (1, "min(S,16)", 8) and found["y"] == ("B", "S", 8)
 
 
+def test_gathers_have_the_shape_of_their_indices() -> None:
+    text = (
+        "(float[A,C,8] x, int64[S,T,3] i, int64[B,D,2] j) => (float[S,T,3] y, float[B,D,8] z, float[B,8] w) "
+        "{ y = GatherElements<axis=1>(x, i) z = GatherND(x, j) w = GatherND<batch_dims=1>(x, k) }"
+    )
+    found = shapes(text, k=np.zeros((2, 1), np.int64))
+    assert found["y"] == ("S", "T", 3) and found["z"] == ("B", "D", 8) and found["w"] == (2, 8)
+
+
+def test_onnx_attention_has_the_queries_shape_and_the_values_size() -> None:
+    text = (
+        "(float[B,2,S,4] q, float[B,2,T,4] k, float[B,2,T,6] v) => (float[B,2,S,6] y) "
+        "{ a = Attention(q, k, v) y = Relu(a) }"
+    )
+    assert shapes(text, opset=23)["a"] == ("B", 2, "S", 6)
+
+
 def test_expand_to_a_guarded_shape() -> None:
     # What torch writes for expand: -1 in the target would mean "keep", which a size never is.
     text = (
