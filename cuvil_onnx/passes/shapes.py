@@ -82,10 +82,15 @@ def weightless_proto(model: ir.Model) -> onnx.ModelProto:
     for graph, _ in walk.all_graphs(model.graph):
         for value in graph.initializers.values():
             tensor = value.const_value
-            if tensor is not None and tensor.nbytes > SMALL_TENSOR_BYTES and tensor.dtype != ir.DataType.STRING:
+            if tensor is None or tensor.dtype == ir.DataType.STRING:
+                continue
+            if tensor.nbytes > SMALL_TENSOR_BYTES or isinstance(tensor, ir.ExternalTensor):
                 swapped.append((value, tensor))
     try:
         for value, tensor in swapped:
+            if tensor.nbytes <= SMALL_TENSOR_BYTES:  # of a file: only its values, not where they are, are of use
+                value.const_value = ir.Tensor(tensor.numpy(), dtype=tensor.dtype, name=value.name)
+                continue
             value.const_value = ir.ExternalTensor(
                 "-", 0, tensor.nbytes, tensor.dtype, shape=ir.Shape(tensor.shape.numpy()), name=value.name or ""
             )

@@ -114,7 +114,6 @@ def _reads(node: ir.Node) -> list[ir.Value]:
     for below in walk.subgraphs(node):
         for graph, _ in walk.all_graphs(below):
             values += [v for n in graph for v in n.inputs if v is not None and _home(v) is node.graph]
-            values += [v for v in graph.outputs if _home(v) is node.graph]
     return list(dict.fromkeys(values))
 
 
@@ -221,8 +220,10 @@ def _cut(
     fresh = []
     for value in entries:
         array = data.get(value.name or "")
-        if array is not None and (value.dtype in (None, ir.DataType.UNDEFINED) or value.type is None):
-            value.type, value.shape = ir.TensorType(ir.DataType.from_numpy(array.dtype)), ir.Shape([None] * array.ndim)
+        if array is not None and (value.type is None or value.dtype == ir.DataType.UNDEFINED):
+            value.type = ir.TensorType(ir.DataType.from_numpy(array.dtype))
+        if array is not None and value.shape is None:
+            value.shape = ir.Shape([None] * array.ndim)
         fresh.append(ir.Value(name=value.name, type=value.type, shape=value.shape))
     for value in (*fresh, *exits):
         if value.type is None:
@@ -233,12 +234,6 @@ def _cut(
         for user, index in list(old.uses()):
             if _top(user, owners) in keep:
                 user.replace_input_with(index, new)
-        for node in keep:
-            for below in walk.subgraphs(node):
-                for inner, _ in walk.all_graphs(below):
-                    for i, result in enumerate(inner.outputs):
-                        if result is old:
-                            inner.outputs[i] = new
     dropped = [n for n in graph if n not in keep]
     for node in dropped:
         node.resize_inputs(0)
