@@ -42,11 +42,18 @@ _LAZY = {
     "optimize": "cuvil_onnx.api",
 }
 
+_INSTALL = 'install cuvil_onnx with one of its extras, pip install ".[gpu]" or ".[cpu]"'
+
 
 def __getattr__(name: str) -> Any:
     if name not in _LAZY:
         raise AttributeError(f"module 'cuvil_onnx' has no attribute {name!r}")
-    value = getattr(importlib.import_module(_LAZY[name]), name)
+    try:
+        value = getattr(importlib.import_module(_LAZY[name]), name)
+    except ModuleNotFoundError as error:
+        if error.name != "onnxruntime":
+            raise
+        raise ImportError(f"cuvil_onnx.{name} needs onnxruntime: {_INSTALL}", name="onnxruntime") from None
     globals()[name] = value
     return value
 

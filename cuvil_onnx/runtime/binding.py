@@ -6,11 +6,14 @@ replayed while exactly these addresses are bound: rebinding leads to another key
 
 from __future__ import annotations
 
+import math
 from collections.abc import Hashable
 from typing import Any
 
+import numpy as np
 import onnxruntime
 
+from cuvil_onnx.runtime import dtypes
 from cuvil_onnx.runtime.eager import eager_run_options
 from cuvil_onnx.runtime.graph_cache import GraphCache
 from cuvil_onnx.runtime.graph_runner import ALWAYS, AUTO, NotCapturable
@@ -87,10 +90,11 @@ class IOBinding(onnxruntime.IOBinding):  # type: ignore[misc]
             if place is None:
                 raise NotCapturable(f"{name!r} is not bound to a fixed device address")
         # Warm-ups run the model several times: an output written over an input would be applied more than once.
-        inputs = {place[0] for place in self._input_places.values() if place}
-        shared = [name for name, place in self._output_places.items() if place and place[0] in inputs]
-        if shared:
-            raise NotCapturable(f"output {shared[0]!r} is bound to the memory of an input")
+        inputs = [_extent(place) for place in self._input_places.values() if place]
+        for name, place in self._output_places.items():
+            first, last = _extent(place) if place else (0, 0)
+            if any(first < end and start < last for start, end in inputs):
+                raise NotCapturable(f"output {name!r} is bound to the memory of an input")
         return _Key((tuple(sorted(self._input_places.items())), tuple(sorted(self._output_places.items()))))
 
 
@@ -110,7 +114,24 @@ class _Key:
 
 
 def _place(device_type: str, address: int, shape: Any, element_type: Any) -> _Place | None:
-    return None if device_type == "cpu" else (int(address), tuple(shape), str(element_type))
+    return None if device_type == "cpu" else (int(address), tuple(shape), _kind(element_type))
+
+
+def _kind(element_type: Any) -> str:
+    """ONNX Runtime's name of an element type given as NumPy's or as ONNX's number."""
+    if isinstance(element_type, int):
+        found = next((t for t in dtypes.TYPES if t.onnx == element_type), None)
+    else:
+        found = dtypes.BY_NUMPY.get(np.dtype(element_type))
+    return f"tensor({found.ort})" if found else str(element_type)
+
+
+def _extent(place: _Place) -> tuple[int, int]:
+    """The first address of a place and the one behind its last."""
+    address, shape, kind = place
+    element = dtypes.of_ort(kind)
+    item_size = element.numpy.itemsize if element else 8  # of a type unknown here: none is wider
+    return address, address + math.prod(shape) * item_size
 
 
 def _ortvalue_place(value: Any) -> _Place | None:

@@ -26,6 +26,22 @@ def eager_run_options() -> Any:
     return options
 
 
+def config_entry(options: Any, name: str) -> str | None:
+    """The value of a config entry of session or run options; None when there is none."""
+    get = getattr(options, "get_run_config_entry", None) or options.get_session_config_entry
+    try:
+        return str(get(name))
+    except Exception:  # no such entry; the class differs between releases
+        return None
+
+
+def without_capture(run_options: Any) -> Any:
+    """Adds ``gpu_graph_id=-1`` unless the caller chose an id."""
+    if not config_entry(run_options, "gpu_graph_id"):
+        run_options.add_run_config_entry("gpu_graph_id", EAGER_GRAPH_ID)
+    return run_options
+
+
 class EagerRunner:
     """Runs a session eagerly. ``stream`` is the provider's stream, None for a session on the CPU."""
 
@@ -50,14 +66,17 @@ class EagerRunner:
         for name, tensor in feed.items():
             self._bind(binding, name, tensor)
         outputs = {slot.name: slot for slot in self._signature.outputs}
-        for name in names:
+        distinct = list(dict.fromkeys(names))  # a second binding of a name would take the first one's place
+        for name in distinct:
             if self._stream is None or outputs[name].on_host or outputs[name].element is None:
                 binding.bind_output(name, "cpu")
             else:
                 binding.bind_output(name, "cuda", self._stream.context.ordinal)
         self._session.run_with_iobinding(binding, options)
-        values = list(binding.get_outputs())
-        return values if to_device else [self._to_host(value) for value in values]
+        values = dict(zip(distinct, binding.get_outputs(), strict=True))
+        if not to_device:
+            values = {name: self._to_host(value) for name, value in values.items()}
+        return [values[name] for name in names]
 
     def _bind(self, binding: Any, name: str, tensor: Feed) -> None:
         if isinstance(tensor, DeviceTensor):

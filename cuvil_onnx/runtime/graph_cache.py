@@ -23,8 +23,8 @@ class GraphCache(Generic[Entry]):
     """
 
     def __init__(self, limit: int, release: Callable[[int], None]) -> None:
-        if limit < 1:
-            raise ValueError(f"max_captured_graphs must be at least 1, got {limit}")
+        if not isinstance(limit, int) or limit < 1:
+            raise ValueError(f"max_captured_graphs must be at least 1, got {limit!r}")
         self.limit = limit
         self._release = release
         self._entries: OrderedDict[Hashable, tuple[int, Entry]] = OrderedDict()

@@ -109,11 +109,13 @@ class GraphRunner:
             self._session.run_with_iobinding(graph.binding, graph.options)
             self._stream.synchronize()
             self._cache.put(key, graph_id, graph)
-        except Exception as error:
-            # The eager run above has already succeeded, so whatever fails here concerns capture alone.
-            if self._policy == ALWAYS:
-                raise
+        except BaseException as error:
+            # The eager run above has already succeeded, so whatever fails here concerns capture alone. Nothing of it
+            # stays: no copy that still reads the caller's memory, and nothing under the id.
+            self._stream.synchronize()
             self._cache.abandon(graph_id)
+            if self._policy == ALWAYS or not isinstance(error, Exception):
+                raise
             self._cache.refuse(key, " ".join(str(error).split()))
         return [results[name] for name in names]
 

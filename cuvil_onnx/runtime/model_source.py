@@ -12,7 +12,7 @@ from typing import Any
 
 @contextlib.contextmanager
 def open_model(model: Any) -> Iterator[str | bytes]:
-    """Yields a path or the serialized model for a path, bytes, ``ModelProto`` or the result of ``optimize``.
+    """Yields a path or the serialized model for each form of a model that ``InferenceSession`` takes.
 
     A model too large for one protobuf message (2 GB) goes through a temporary folder that is removed when
     the block ends: the session has read its weights by then. Raises TypeError for anything else.
@@ -23,11 +23,13 @@ def open_model(model: Any) -> Iterator[str | bytes]:
     if isinstance(model, bytes | bytearray | memoryview):
         yield bytes(model)
         return
+    if type(model).__module__.startswith("onnx_graphsurgeon"):
+        model = _of_graphsurgeon(model)
     optimized = hasattr(model, "model") and hasattr(model, "report")
     proto = model.model if optimized else model
     if not hasattr(proto, "SerializeToString"):
         raise TypeError(
-            "a model is a path, bytes, onnx.ModelProto or the result of cuvil_onnx.optimize, "
+            "a model is a path, bytes, onnx.ModelProto, onnx_graphsurgeon.Graph or the result of cuvil_onnx.optimize, "
             f"not {type(model).__name__}"
         )
     data = None if optimized and _has_external_data(proto) else _serialize(proto)
@@ -41,6 +43,12 @@ def open_model(model: Any) -> Iterator[str | bytes]:
         else:
             _save_with_external_data(proto, path)
         yield str(path)
+
+
+def _of_graphsurgeon(graph: Any) -> Any:
+    import onnx_graphsurgeon as gs
+
+    return gs.export_onnx(graph)
 
 
 def _serialize(proto: Any) -> bytes | None:

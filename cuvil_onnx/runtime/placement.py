@@ -60,6 +60,8 @@ def assignment(session: Any, reasons: dict[tuple[str, str], str], default: str) 
     Sub-graphs of control flow are listed where ONNX Runtime lists them. Nodes that its later fusions make carry
     their new names.
     """
+    if not hasattr(session, "get_provider_graph_assignment_info"):
+        raise NotImplementedError("this release of onnxruntime does not tell where nodes run; 1.27 does")
     placed = []
     for subgraph in session.get_provider_graph_assignment_info():
         for node in subgraph.get_nodes():

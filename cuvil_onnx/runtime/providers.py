@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -36,18 +36,26 @@ class Providers:
         return set(self.names) <= {EP_NAME, CPU}
 
 
-def resolve(providers: ProviderArgument, provider_options: Sequence[dict[Any, Any]] | None) -> Providers:
+def resolve(
+    providers: ProviderArgument, provider_options: Sequence[dict[Any, Any]] | None, *, no_cpu: bool = False
+) -> Providers:
     """Normalises ONNX Runtime's two arguments; None stands for ours, then the CPU.
 
+    ``no_cpu``: the session options forbid the CPU (``session.disable_cpu_ep_fallback``), and so its name among the
+    providers. Then a missing GPU is an error: RuntimeError says why it is missing.
     Raises ValueError where ONNX Runtime would: options of another length than names, entries of another form.
     """
-    entries = [EP_NAME, CPU] if providers is None else list(providers)
-    if provider_options is not None and len(provider_options) != len(entries):
-        raise ValueError("'providers' and 'provider_options' should be the same length if both are given.")
+    if isinstance(providers, str):
+        raise ValueError(f"'providers' must be a sequence such as [{providers!r}], not a string.")
+    defaults = [EP_NAME] if no_cpu else [EP_NAME, CPU]
+    entries = defaults if providers is None else list(providers)
+    if provider_options is not None:
+        _check_options(provider_options, entries)
     names: list[str] = []
     options: list[dict[str, str]] = []
     for i, entry in enumerate(entries):
-        name, given = entry if isinstance(entry, tuple) else (entry, (provider_options or [{}] * (i + 1))[i])
+        own = (entry, provider_options[i] if provider_options else {})
+        name, given = entry if isinstance(entry, tuple) and len(entry) == 2 else own
         if not isinstance(name, str) or not isinstance(given, dict):
             raise ValueError("'providers' values must be either strings or (string, dict) tuples.")
         names.append(name)
@@ -55,8 +63,21 @@ def resolve(providers: ProviderArgument, provider_options: Sequence[dict[Any, An
     reason = unavailable_reason() if EP_NAME in names else None
     if reason is None:
         return Providers(names, options, None)
+    if no_cpu:
+        raise RuntimeError(f"session.disable_cpu_ep_fallback is set, and {EP_NAME} is not available: {reason}")
     kept = [(n, o) for n, o in zip(names, options, strict=True) if n != EP_NAME] or [(CPU, {})]
     return Providers([n for n, _ in kept], [o for _, o in kept], reason)
+
+
+def _check_options(provider_options: Any, entries: list[Any]) -> None:
+    if isinstance(provider_options, Mapping) or not isinstance(provider_options, Sequence):
+        raise ValueError("'provider_options' should be a sequence of dicts, one for each provider.")
+    if len(provider_options) != len(entries):
+        raise ValueError("'providers' and 'provider_options' should be the same length if both are given.")
+    if any(isinstance(entry, tuple) for entry in entries):
+        raise ValueError("Only string values for 'providers' are supported if 'provider_options' is given.")
+    if not all(isinstance(options, dict) for options in provider_options):
+        raise ValueError("'provider_options' values must be dicts.")
 
 
 def warn_fallback(providers: Providers, stacklevel: int) -> None:

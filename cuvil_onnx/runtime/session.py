@@ -6,7 +6,8 @@ import contextlib
 import os
 import tempfile
 import threading
-from collections.abc import Iterator, Mapping, Sequence
+import weakref
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,7 @@ from cuvil_onnx.runtime import providers as provider_arguments
 from cuvil_onnx.runtime import stream_pool
 from cuvil_onnx.runtime.binding import BindingRunner, IOBinding
 from cuvil_onnx.runtime.cuda_driver import Stream, context
-from cuvil_onnx.runtime.eager import EAGER_GRAPH_ID, EagerRunner
+from cuvil_onnx.runtime.eager import EAGER_GRAPH_ID, EagerRunner, config_entry, without_capture
 from cuvil_onnx.runtime.graph_cache import GraphCache
 from cuvil_onnx.runtime.graph_runner import ALWAYS, AUTO, NEVER, POLICIES, GraphRunner
 from cuvil_onnx.runtime.model_source import open_model
@@ -26,6 +27,7 @@ from cuvil_onnx.runtime.registration import EP_NAME
 from cuvil_onnx.runtime.signature import Signature
 from cuvil_onnx.runtime.tensors import DeviceTensor
 
+_RECORD_PLACEMENT = "session.record_ep_graph_assignment_info"
 _OUTPUTS = (None, "numpy", "device")
 
 
@@ -34,7 +36,8 @@ class InferenceSession:
 
     Parameters
     ----------
-    model: a path, serialized bytes, ``onnx.ModelProto`` or the result of ``cuvil_onnx.optimize``.
+    model: a path, serialized bytes, ``onnx.ModelProto``, ``onnx_graphsurgeon.Graph`` or the result of
+        ``cuvil_onnx.optimize``; also accepted under ONNX Runtime's name, ``path_or_bytes``.
     sess_options, providers, provider_options: as for ONNX Runtime. ``providers`` defaults to CuvilExecutionProvider,
         then the CPU; without a usable GPU the session warns once, with the reason, and runs on the rest.
     cuda_graph: ``"auto"`` captures a combination of input shapes and types when it comes for the second time (at once
@@ -52,7 +55,7 @@ class InferenceSession:
 
     def __init__(
         self,
-        model: Any,
+        model: Any = None,
         sess_options: Any | None = None,
         providers: provider_arguments.ProviderArgument = None,
         provider_options: Sequence[dict[Any, Any]] | None = None,
@@ -70,17 +73,22 @@ class InferenceSession:
         self._lock = threading.RLock()
         self._stream: Stream | None = None
         self._pooled = False
+        self._closed = False
         self._graphs: GraphRunner | None = None
         self._bindings: BindingRunner | None = None
-        self._cache: GraphCache[Any] = GraphCache(max_captured_graphs, self._release_graph)
+        self._cache: GraphCache[Any] = GraphCache(max_captured_graphs, _releaser(self))
+        model = kwargs.pop("path_or_bytes", model)
         self._kwargs = {**kwargs, "enable_fallback": 0}
         self._sess_options = onnxruntime.SessionOptions() if sess_options is None else sess_options
-        self._sess_options.add_session_config_entry("session.record_ep_graph_assignment_info", "1")
+        if config_entry(self._sess_options, _RECORD_PLACEMENT) != "1":
+            self._sess_options.add_session_config_entry(_RECORD_PLACEMENT, "1")
 
-        if providers is None and self._sess_options.has_providers():
+        # The method is missing before ONNX Runtime 1.23, where options cannot hold providers either.
+        if providers is None and getattr(self._sess_options, "has_providers", bool)():
             resolved = Providers([], [], None)  # the caller chose devices on the options: nothing to add
         else:
-            resolved = provider_arguments.resolve(providers, provider_options)
+            no_cpu = config_entry(self._sess_options, "session.disable_cpu_ep_fallback") == "1"
+            resolved = provider_arguments.resolve(providers, provider_options, no_cpu=no_cpu)
         self._reasons: dict[tuple[str, str], str] = {}
         self._cpu_reason = resolved.fallback or ""
         self._graph_reason: str | None = None
@@ -169,9 +177,9 @@ class InferenceSession:
         _check_output(output)
         wanted = output or self._output
         reuse = self._reuse_outputs if reuse_outputs is None else reuse_outputs
-        names = self._signature.check_output_names(list(output_names) if output_names else None)
         with self._lock:
             self._check_open()
+            names = self._signature.check_output_names(output_names)
             if self._stream is None:
                 return self._run(names, input_feed, run_options, wanted, reuse)
             with self._stream.context:
@@ -184,7 +192,13 @@ class InferenceSession:
         to_device = wanted == "device" or (wanted is None and any(isinstance(t, DeviceTensor) for t in feed.values()))
         if self._graphs is not None and run_options is None:
             return self._graphs.run(names, feed, to_device=to_device, reuse_outputs=reuse)
-        options = None if run_options is None else _without_capture(run_options)
+        options = None if run_options is None else without_capture(run_options)
+        chosen = config_entry(options, "gpu_graph_id") if self._graphs is not None and options is not None else None
+        if chosen not in (None, EAGER_GRAPH_ID):
+            raise ValueError(
+                f"gpu_graph_id={chosen} in run_options needs run_with_iobinding: replay reads and writes the memory "
+                "that was bound when the graph was captured, and run() binds other memory each time"
+            )
         return self._eager.run(names, feed, to_device=to_device, run_options=options)
 
     def io_binding(self) -> Any:
@@ -202,14 +216,14 @@ class InferenceSession:
             if run_options is None and self._bindings is not None and isinstance(iobinding, IOBinding):
                 self._bindings.run(iobinding)
             else:
-                options = _without_capture(run_options or onnxruntime.RunOptions())
+                options = without_capture(run_options or onnxruntime.RunOptions())
                 self._session.run_with_iobinding(iobinding, options)
 
     def run_with_ort_values(
         self, output_names: Sequence[str] | None, input_dict_ort_values: Mapping[str, Any], run_options: Any = None
     ) -> list[Any]:
         """As ONNX Runtime's: ``OrtValue`` in and out, eagerly."""
-        options = _without_capture(run_options or onnxruntime.RunOptions())
+        options = without_capture(run_options or onnxruntime.RunOptions())
         with self._lock:
             self._check_open()
             return list(self._session.run_with_ort_values(output_names, input_dict_ort_values, options))
@@ -223,8 +237,10 @@ class InferenceSession:
         run_options: Any = None,
     ) -> None:
         """As ONNX Runtime's, eagerly. The provider serialises it with other runs."""
-        options = _without_capture(run_options or onnxruntime.RunOptions())
-        self._session.run_async(output_names, input_feed, callback, user_data, options)
+        options = without_capture(run_options or onnxruntime.RunOptions())
+        with self._lock:
+            self._check_open()
+            self._session.run_async(output_names, input_feed, callback, user_data, options)
 
     # ---- information
 
@@ -268,8 +284,11 @@ class InferenceSession:
         raise NotImplementedError("cuvil_onnx.InferenceSession never rebuilds itself on other providers")
 
     def __getattr__(self, name: str) -> Any:
-        # The rest of ONNX Runtime's interface: get_modelmeta, get_session_options, end_profiling...
-        if name.startswith("_"):
+        # The rest of ONNX Runtime's interface: get_modelmeta, get_session_options, end_profiling... and what its
+        # own IOBinding asks a session for.
+        if name == "_session" and self.__dict__.get("_closed"):
+            raise RuntimeError("the session is closed")
+        if name.startswith("_") and name != "_sess":
             raise AttributeError(name)
         return getattr(self._session, name)
 
@@ -278,18 +297,26 @@ class InferenceSession:
     def close(self) -> None:
         """Releases captured graphs, buffers and the ONNX Runtime session. Further runs fail."""
         with self._lock:
-            if self._graphs is not None and self._stream is not None:
-                with self._stream.context:
-                    self._stream.synchronize()
-                    self._cache.clear()
-            self._graphs = self._bindings = None
-            for name in ("_eager", "_session"):
-                self.__dict__.pop(name, None)
-            if self._stream is not None and self._pooled:
-                stream_pool.give_back(self._stream)
-                self._pooled = False
+            try:
+                if self._graphs is not None and self._stream is not None:
+                    with self._stream.context:
+                        self._stream.synchronize()
+                        self._cache.clear()
+            finally:  # a GPU that reports an error keeps nothing of the session alive
+                self._closed = True
+                self._graphs = self._bindings = None
+                for name in ("_eager", "_session"):
+                    self.__dict__.pop(name, None)
+                if self._stream is not None and self._pooled:
+                    stream_pool.give_back(self._stream)
+                    self._pooled = False
+
+    def __reduce__(self) -> Any:
+        # copy.copy would share the stream and the graphs with a second object that closes them.
+        raise TypeError("an InferenceSession cannot be copied or pickled: make another one from the model")
 
     def __enter__(self) -> InferenceSession:
+        self._check_open()
         return self
 
     def __exit__(self, *exc: object) -> None:
@@ -301,7 +328,7 @@ class InferenceSession:
             self.close()
 
     def _check_open(self) -> None:
-        if "_session" not in self.__dict__:
+        if self._closed:
             raise RuntimeError("the session is closed")
 
     def _release_graph(self, graph_id: int) -> None:
@@ -320,6 +347,18 @@ def _not_capturable(resolved: Providers) -> str | None:
     return None
 
 
+def _releaser(session: InferenceSession) -> Callable[[int], None]:
+    """Releases graphs of a session without keeping it alive: GPU memory must not wait for the garbage collector."""
+    reference = weakref.ref(session)
+
+    def release(graph_id: int) -> None:
+        owner = reference()
+        if owner is not None:  # else its graphs go with it
+            owner._release_graph(graph_id)
+
+    return release
+
+
 def _is_on(value: str) -> bool:
     return value.lower() in ("1", "true")
 
@@ -327,17 +366,6 @@ def _is_on(value: str) -> bool:
 def _check_output(output: str | None) -> None:
     if output not in _OUTPUTS:
         raise ValueError(f"output must be 'numpy', 'device' or None, got {output!r}")
-
-
-def _without_capture(run_options: Any) -> Any:
-    """Adds ``gpu_graph_id=-1`` unless the caller chose an id."""
-    try:
-        chosen = run_options.get_run_config_entry("gpu_graph_id")
-    except Exception:  # no such entry; the class differs between releases
-        chosen = ""
-    if not chosen:
-        run_options.add_run_config_entry("gpu_graph_id", EAGER_GRAPH_ID)
-    return run_options
 
 
 @contextlib.contextmanager

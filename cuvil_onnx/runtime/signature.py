@@ -7,7 +7,7 @@ The messages are worded as ONNX Runtime words them, and raised as its classes, s
 from __future__ import annotations
 
 import functools
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,7 +16,7 @@ from onnxruntime.capi.onnxruntime_pybind11_state import InvalidArgument
 
 from cuvil_onnx.runtime import dtypes
 from cuvil_onnx.runtime.cuda_driver import Stream
-from cuvil_onnx.runtime.tensors import Array, DeviceTensor, device_tensor, host_array, on_device
+from cuvil_onnx.runtime.tensors import Array, DeviceTensor, device_ordinal, device_tensor, host_array, on_device
 
 Feed = Array | DeviceTensor
 
@@ -77,8 +77,10 @@ class Signature:
         """Whether every input has one shape only."""
         return all(slot.fixed_shape for slot in self.inputs)
 
-    def check_output_names(self, names: list[str] | None) -> list[str]:
+    def check_output_names(self, names: Sequence[str] | None) -> list[str]:
         """The wanted outputs, all when ``names`` is empty; raises InvalidArgument for an unknown one."""
+        if isinstance(names, str):
+            raise TypeError(f"output_names must be a sequence of names such as [{names!r}], not a string")
         for name in names or []:
             if name not in self.output_names:
                 raise _invalid(f"Invalid output name:{name}. The model's outputs are {self.output_names}")
@@ -90,6 +92,8 @@ class Signature:
         Raises ValueError for a missing input, InvalidArgument for an unknown name or a wrong type or shape.
         Inputs that are no tensors (strings, sequences, optionals) are left to ONNX Runtime's own checks.
         """
+        if not isinstance(feed, Mapping):
+            raise TypeError(f"input_feed must map input names to values, got {type(feed).__name__}")
         missing = [name for name in self._required if name not in feed]
         if missing:
             raise ValueError(f"Required inputs ({missing}) are missing from input feed ({list(feed)}).")
@@ -106,17 +110,16 @@ class Signature:
         if type(value) is np.ndarray:  # the common case, first because replay is a matter of microseconds
             tensor = value if value.flags.c_contiguous else value.copy()
         elif on_device(value) and stream is not None:
+            ordinal = device_ordinal(value)
+            if ordinal not in (None, stream.context.ordinal):
+                raise _invalid(f"input {name} lies on GPU {ordinal}, the session runs on GPU {stream.context.ordinal}")
             tensor = device_tensor(name, value, stream)
-            if tensor.device_id != stream.context.ordinal:
-                raise _invalid(
-                    f"input {name} lies on GPU {tensor.device_id}, the session runs on GPU {stream.context.ordinal}"
-                )
         elif on_device(value) and not hasattr(value, "numpy"):
             raise _invalid(f"input {name} lies on a GPU, the session runs on the CPU")
         else:
             try:
                 tensor = host_array(value, element.numpy)
-            except (TypeError, ValueError) as error:
+            except (TypeError, ValueError, OverflowError) as error:
                 raise _invalid(f"input {name} is no tensor of {slot.type}: {error}") from None
         if tensor.dtype != element.numpy:
             raise _invalid(

@@ -69,6 +69,17 @@ def on_device(value: Any) -> bool:
     return hasattr(value, "__cuda_array_interface__")
 
 
+def device_ordinal(value: Any) -> int | None:
+    """The GPU that a device tensor lies on; None when it does not tell.
+
+    Asked before anything else, because a producer cannot order its work before a stream of another GPU.
+    """
+    if hasattr(value, "__dlpack_device__"):
+        return int(value.__dlpack_device__()[1])
+    ordinal = getattr(getattr(value, "device", None), "id", None)
+    return ordinal if isinstance(ordinal, int) else None
+
+
 def device_tensor(name: str, value: Any, stream: Stream) -> DeviceTensor:
     """Describes a device tensor without copying it; its producer's work is ordered before ``stream``'s next work.
 
@@ -108,12 +119,15 @@ def _from_cuda_array_interface(name: str, value: Any, stream: Stream) -> DeviceT
     dtype, shape = np.dtype(interface["typestr"]), tuple(interface["shape"])
     if dtype not in dtypes.BY_NUMPY:
         raise ValueError(f"input {name!r}: type {interface['typestr']} is not supported")
+    if interface.get("mask") is not None:
+        raise ValueError(f"input {name!r}: a masked device array has no meaning for ONNX")
     if interface.get("strides"):
         _require_contiguous(name, shape, tuple(s // dtype.itemsize for s in interface["strides"]))
     if interface.get("stream"):
         stream.wait_for(int(interface["stream"]))
-    device = getattr(getattr(value, "device", None), "id", stream.context.ordinal)
-    return DeviceTensor(int(interface["data"][0] or 0), shape, dtype, int(device), value)
+    ordinal = device_ordinal(value)
+    device = stream.context.ordinal if ordinal is None else ordinal
+    return DeviceTensor(int(interface["data"][0] or 0), shape, dtype, device, value)
 
 
 def _require_contiguous(name: str, shape: tuple[int, ...], strides: tuple[int, ...]) -> None:

@@ -22,9 +22,19 @@ class Memory:
         return np.ndarray(shape, dtype, buffer=self._storage[: self.size].data)
 
 
+class Context:
+    ordinal = 0
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *exc):
+        return None
+
+
 class Stream:
     def __init__(self):
-        self.context = SimpleNamespace(ordinal=0)
+        self.context = Context()
         self.handle = 1234
         self.synchronized = 0
 

@@ -56,6 +56,22 @@ def test_an_output_over_an_input_is_not_captured(binding):
         fill(binding, x=0x2000, z=0x2000)
 
 
+@pytest.mark.parametrize("z", [0x2010, 0x1FF0], ids=["over its end", "over its start"])
+def test_an_output_over_part_of_an_input_is_not_captured(binding, z):
+    with pytest.raises(NotCapturable, match="'z' is bound to the memory of an input"):
+        fill(binding, x=0x2000, z=z)
+    fill(binding, x=0x2000, z=0x2020)  # [2, 4] of float: right behind it
+
+
+def test_a_type_is_the_same_by_any_name(binding):
+    keys = []
+    for kind in (np.float32, np.dtype("float32"), 1):
+        fill(binding)
+        binding.bind_input("x", "cuda", 0, kind, [2, 4], 0x1000)
+        keys.append(binding.key())
+    assert keys[0] == keys[1] == keys[2]
+
+
 def test_clearing_forgets(binding):
     first = fill(binding)
     binding.clear_binding_outputs()

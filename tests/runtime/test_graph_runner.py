@@ -97,8 +97,12 @@ def test_always_reports_a_failing_capture():
     session = fake_gpu.Session()
     session.fail_capture = True
     run, _ = make(session, policy="always")
+    before = run.stream.synchronized
     with pytest.raises(RuntimeError, match="a node syncs"):
         run(rows(2))
+    # Nothing of the attempt stays: no copy in flight, no half of a graph under the id.
+    assert run.stream.synchronized == before + 1
+    assert len(session.released) == 1
 
 
 def test_empty_inputs_run_eagerly():

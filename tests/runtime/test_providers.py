@@ -53,3 +53,24 @@ def test_bad_arguments(available):
         providers.resolve([OURS], [{}, {}])
     with pytest.raises(ValueError, match="strings or"):
         providers.resolve([(OURS, 3)], None)
+    with pytest.raises(ValueError, match="strings or"):
+        providers.resolve([(OURS,)], None)
+    with pytest.raises(ValueError, match="not a string"):
+        providers.resolve(OURS, None)
+    for options in ({0: {}}, 3):
+        with pytest.raises(ValueError, match="should be a sequence"):
+            providers.resolve([OURS], options)
+    with pytest.raises(ValueError, match="must be dicts"):
+        providers.resolve([OURS], [3])
+    with pytest.raises(ValueError, match="Only string values"):
+        providers.resolve([(OURS, {"device_id": 1})], [{"device_id": 0}])
+
+
+def test_options_that_forbid_the_cpu_leave_it_out(available):
+    """ONNX Runtime refuses the CPU by name together with session.disable_cpu_ep_fallback."""
+    assert providers.resolve(None, None, no_cpu=True).names == [OURS]
+
+
+def test_options_that_forbid_the_cpu_make_a_missing_gpu_an_error(unavailable):
+    with pytest.raises(RuntimeError, match=r"disable_cpu_ep_fallback.*no GPU"):
+        providers.resolve([OURS], None, no_cpu=True)
