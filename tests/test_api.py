@@ -317,10 +317,50 @@ def test_the_input_is_never_overwritten(tmp_path: Path) -> None:
     assert path.read_bytes() == before
 
 
-@pytest.mark.parametrize("target", ["absent/out.onnx", "."])
+@pytest.mark.parametrize("target", ["absent/out.onnx", ".", "a" * 300 + ".onnx"])
 def test_impossible_targets(target: str, tmp_path: Path) -> None:
     with pytest.raises(OutputError):
         cuvil_onnx.optimize(made(), tmp_path / target)
+
+
+def test_a_pipe_or_device_is_never_replaced(tmp_path: Path) -> None:
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    with pytest.raises(OutputError, match="no regular file"):
+        cuvil_onnx.optimize(made(), pipe)
+    assert pipe.is_fifo()
+
+
+def test_a_pipe_or_device_is_not_read(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    with pytest.raises(ModelLoadError, match="no regular file"):
+        cuvil_onnx.optimize(tmp_path / "pipe")
+
+
+def test_weights_and_model_are_replaced_together_or_not_at_all(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    external, target = tmp_path / "in" / "x.onnx", tmp_path / "out" / "o.onnx"
+    for folder in (external.parent, target.parent):
+        folder.mkdir()
+    onnx.save(made(w=W.repeat(100, 1), c=W[0, 0]), external, save_as_external_data=True, size_threshold=0)
+    result = cuvil_onnx.optimize(external, target)
+    before = {p.name: p.read_bytes() for p in target.parent.iterdir()}
+    assert set(before) == {"o.onnx", "o.onnx.data"}
+    flushed = []
+
+    def full(descriptor: int) -> None:
+        flushed.append(descriptor)
+        if len(flushed) == 2:  # the weights still fitted, the model does not
+            raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(os, "fsync", full)
+    other = made(w=-W.repeat(100, 1), c=W[0, 0])
+    onnx.save(other, external.with_name("z.onnx"), save_as_external_data=True, size_threshold=0)
+    with pytest.raises(OutputError, match="No space left"):
+        cuvil_onnx.optimize(external.with_name("z.onnx"), target)
+    assert {p.name: p.read_bytes() for p in target.parent.iterdir()} == before
+    assert result.report.after.nodes
 
 
 @pytest.mark.skipif(os.geteuid() == 0, reason="root may write anywhere")

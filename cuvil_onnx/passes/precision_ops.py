@@ -43,6 +43,7 @@ KEEP_FLOAT = frozenset(
         ),
         *("QuantizeLinear", "DequantizeLinear", "DynamicQuantizeLinear", "TfIdfVectorizer", "ConstantOfShape"),
         *("Cast", "CastLike", "Constant", "Optional", "Upsample"),
+        "BitCast",  # reads the bits, of which there would be half as many
     }
 )
 """Operators of ONNX's domain that stay in float32. Casts are handled on their own."""
@@ -72,6 +73,7 @@ LIGHT = frozenset(
 CUVIL_OPS = frozenset({"Attention", "Gelu", "LayerNorm"})
 """Fused operators that exist before the precision pass and can be made for another type."""
 
+_SCATTERS = frozenset({"ScatterElements", "ScatterND"})
 _FLOAT = "tensor(float)"
 _ONLY_DATA = {"BatchNormalization": ("T",), "Resize": ("T", "T1")}
 """Operators whose statistics or coordinates stay in float32."""
@@ -95,8 +97,14 @@ def convertible(node: ir.Node, target: ir.DataType, ctx: GraphContext) -> Places
         return Places(tuple(inputs), tuple(outputs))
     if node.domain or node.op_type in KEEP_FLOAT or not inputs:
         return None
+    if not all(v is None or _is_tensor(v) for v in (*node.inputs, *node.outputs)):
+        return None  # a sequence or optional holds tensors of one type, which other nodes put in and take out
     if node.op_type == "Mul" and node.inputs[0] is node.inputs[1]:
         return None  # a square: leaves the range of fp16 from 256 on
+    if node.op_type in _SCATTERS and ctx.attr(node, "reduction", "none") != "none":
+        return None  # sums and products of unknown length, and ONNX Runtime's CPU has no 16-bit kernel
+    if node.op_type == "Attention" and len(node.outputs) > 3 and _is_used(node.outputs[3]):
+        return None  # shows the masked scores, whose mask is the lowest float32
     schema = _schema(node.op_type, ctx.opset())
     if schema is None:
         return None
@@ -109,6 +117,14 @@ def convertible(node: ir.Node, target: ir.DataType, ctx: GraphContext) -> Places
     if not taken or any(not allowed.get(t, False) and t != _FLOAT for t in in_types.values()):
         return None
     return Places(taken, tuple(i for i in outputs if _formal(schema.outputs, i) in bound))
+
+
+def _is_tensor(value: ir.Value) -> bool:
+    return isinstance(value.type, ir.TensorType) or (value.type is None and not _is_used(value))
+
+
+def _is_used(value: ir.Value) -> bool:
+    return bool(walk.use_count(value)) or value.is_graph_output()
 
 
 @functools.cache

@@ -133,3 +133,30 @@ def test_an_inner_output_is_cast_once() -> None:
 def test_models_that_are_half_already_stay_as_they_are() -> None:
     model = made("(float16[2,8] x) => (float16[2,8] y) { y = Relu(x) }")
     assert ops(half(model).model) == {"Relu": 1}
+
+
+SEQUENCES = {
+    "made": "a = MatMul(x, w) s = SequenceConstruct(a, x) y = SequenceAt(s, i)",
+    "split": "a = MatMul(x, w) s = SplitToSequence<axis=0>(a, i1) y = SequenceAt(s, i)",
+    "grown": "e = SequenceEmpty() a = MatMul(x, w) s = SequenceInsert(e, a) y = ConcatFromSequence<axis=0>(s)",
+}
+
+
+@pytest.mark.parametrize("kind", SEQUENCES)
+def test_tensors_of_a_sequence_keep_their_type(kind: str) -> None:
+    weights = {"w": normal(8, 8), "i": np.array(0), "i1": np.array(2)}
+    model = made(f"(float[2,8] x) => (float[2,8] y) {{ {SEQUENCES[kind]} }}", **weights)
+    close(model, half(model), x=normal(2, 8))
+
+
+@pytest.mark.parametrize("reduction", ["add", "mul", "max"])
+def test_scatters_that_accumulate_stay_in_float(reduction: str) -> None:
+    body = f'a = MatMul(x, w) y = ScatterND<reduction="{reduction}">(a, i, u)'
+    weights = {"w": normal(8, 8), "i": np.array([[0], [1], [0]]), "u": normal(3, 8)}
+    model = made(f"(float[2,8] x) => (float[2,8] y) {{ {body} }}", opset=18, **weights)
+    close(model, half(model), x=normal(2, 8))
+
+
+def test_bits_are_read_from_floats() -> None:
+    model = made("(float[2,8] x) => (int32[2,8] y) { a = Relu(x) y = BitCast<to=6>(a) }", opset=26, ir_version=13)
+    onnx.checker.check_model(half(model).model, full_check=True)
