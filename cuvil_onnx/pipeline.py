@@ -9,14 +9,14 @@ from collections.abc import Collection, Sequence
 import onnx_ir as ir
 
 from cuvil_onnx import rules as rule_package
-from cuvil_onnx.errors import OptionError
+from cuvil_onnx.errors import OptionError, UnsupportedModelError
 from cuvil_onnx.passes import simplify as simplify_package
 from cuvil_onnx.passes.base import Pass
 from cuvil_onnx.passes.cse import eliminate_common_subexpressions
 from cuvil_onnx.passes.dead_code import remove_dead_code
 from cuvil_onnx.passes.dedup import merge_equal_initializers
 from cuvil_onnx.passes.fold import fold_constants
-from cuvil_onnx.passes.limits import OLDEST_OPSET
+from cuvil_onnx.passes.limits import OLDEST_BF16_OPSET, OLDEST_OPSET
 from cuvil_onnx.passes.nhwc_layout import nhwc_pass
 from cuvil_onnx.passes.normalise import forget_inferred, normalise
 from cuvil_onnx.passes.precision import precision_pass
@@ -79,13 +79,21 @@ class Options:
 
 
 def run(model: ir.Model, trace: Trace, options: Options) -> None:
-    """The whole pipeline, in the order in which each step helps the next."""
+    """The whole pipeline, in the order in which each step helps the next.
+
+    Raises:
+        UnsupportedModelError: bf16 was asked for and the model's opset has no such type.
+    """
     ctx = GraphContext(model)
     pipeline = Pipeline(ctx, trace, options)
     if 0 < ctx.opset() < OLDEST_OPSET:
         trace.warn(f"opset {ctx.opset()} is older than {OLDEST_OPSET}: only unused nodes are removed")
         pipeline.run(DEAD_CODE)
         return
+    if options.precision == "bf16" and ctx.opset() < OLDEST_BF16_OPSET:
+        raise UnsupportedModelError(
+            f"precision='bf16': opset {ctx.opset()} has no bfloat16, {OLDEST_BF16_OPSET} is required; fp16 works"
+        )
     normalise(ctx, trace)
     if options.level != "none":
         pipeline.cleanup()

@@ -16,6 +16,9 @@ _LIMITS: tuple[tuple[tuple[int, int], int, int], ...] = (
 OLDEST_OPSET = 7
 """Before opset 7 binary operators broadcast by attributes; such models are passed through."""
 
+OLDEST_BF16_OPSET = 13
+"""Before opset 13 no operator takes bfloat16, not even Cast."""
+
 
 def runtime_version() -> tuple[int, int] | None:
     """(major, minor) of the installed ONNX Runtime, under whatever package name."""

@@ -8,6 +8,7 @@ import pytest
 from pass_testing import made, normal, ops, run
 
 from cuvil_onnx.api import Optimized, optimize
+from cuvil_onnx.errors import UnsupportedModelError
 from cuvil_onnx.verify import HALF, compare
 
 MLP = "(float[2,8] x) => (float[2,4] y) { a = MatMul(x, w) b = Add(a, c) d = Relu(b) y = MatMul(d, v) }"
@@ -40,6 +41,11 @@ def test_bf16() -> None:
     result = half(made(MLP, **MLP_WEIGHTS), "bf16")
     assert set(types(result.model).values()) == {onnx.TensorProto.BFLOAT16}
     onnx.checker.check_model(result.model)
+
+
+def test_bf16_needs_an_opset_that_has_it() -> None:
+    with pytest.raises(UnsupportedModelError, match="opset 12 has no bfloat16, 13 is required"):
+        half(made(MLP, opset=12, **MLP_WEIGHTS), "bf16")
 
 
 def test_weights_beyond_the_range_keep_their_node() -> None:
