@@ -56,6 +56,7 @@ def _parser() -> argparse.ArgumentParser:
     _add_optimize_options(optimize)
     optimize.add_argument("--verify", action="store_true", help="refuse a result that differs from the original")
     optimize.add_argument("--explain", action="store_true", help="show which rewrites nearly matched, and why not")
+    optimize.add_argument("--html", type=Path, metavar="FILE.html", help="write the report as a page with pictures")
     _add_common(optimize)
     optimize.set_defaults(run=_optimize)
 
@@ -99,11 +100,15 @@ def _optimize(args: argparse.Namespace) -> int:
     from cuvil_onnx.bench.progress import Progress
 
     output = args.output or args.model.with_suffix(".cuvil.onnx")
+    if args.html and args.html.resolve() in (args.model.resolve(), output.resolve()):
+        raise CuvilError(f"--html {args.html}: is the path of a model")
     bar = Progress(1, not args.quiet)
     bar.step(f"optimizing {args.model}")
     result = cuvil_onnx.optimize(args.model, verify=args.verify or None, **_options(args))
     _check_ops(result, args)
     result.save(output)
+    if args.html:
+        result.report.save_html(args.html, args.model.name)
     bar.finish()
     if args.json:
         print(json.dumps({"output": str(output), **result.report.as_dict()}, indent=2))
@@ -111,7 +116,7 @@ def _optimize(args: argparse.Namespace) -> int:
     print(result)
     if args.explain:
         print(result.report.explain())
-    print(f"written: {output}")
+    print(f"written: {output}" + (f", {args.html}" if args.html else ""))
     return 0
 
 
@@ -143,11 +148,12 @@ def _compare(args: argparse.Namespace) -> int:
 
     from cuvil_onnx.bench import feeds, table
     from cuvil_onnx.bench.compare import compare
+    from cuvil_onnx.tools.read import parse_dims
 
     optimized = cuvil_onnx.optimize(args.model, verify=False, **_options(args))
     _check_ops(optimized, args)
     model = onnx.load(args.model)
-    feed = feeds.load_feed(args.inputs, model) if args.inputs else feeds.make_feed(model, _dims(args.dim))
+    feed = feeds.load_feed(args.inputs, model) if args.inputs else feeds.make_feed(model, parse_dims(args.dim))
     gpu = None if args.cpu else gpu_name()
     result = compare(
         model,
@@ -175,16 +181,6 @@ def gpu_name() -> str | None:
         return devices()[0].name
     print(f"cuvil: comparing on the CPU: {reason}", file=sys.stderr)
     return None
-
-
-def _dims(entries: Sequence[str]) -> dict[str, int]:
-    dims = {}
-    for entry in entries:
-        name, _, size = entry.rpartition("=")
-        if not name or not size.isdigit():
-            raise CuvilError(f"--dim {entry}: NAME=SIZE is expected, such as N=8")
-        dims[name] = int(size)
-    return dims
 
 
 def _write_chart(path: Path, result: Any) -> None:

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import collections
 import dataclasses
+import os
+from pathlib import Path
 from typing import Any
 
 import onnx_ir as ir
 
+from cuvil_onnx.passes.write import atomically
 from cuvil_onnx.rewrite import walk
-from cuvil_onnx.rewrite.trace import Trace
+from cuvil_onnx.rewrite.trace import Refused, Trace
 
 MAX_OPS_SHOWN = 30
 
@@ -22,23 +25,26 @@ class Stats:
         nodes: top-level nodes.
         all_nodes: nodes including those of subgraphs.
         ops: nodes (including subgraphs) per operator.
+        parameters: elements of all initializers.
         parameter_bytes: bytes of all initializers.
     """
 
     nodes: int
     all_nodes: int
     ops: dict[str, int]
+    parameters: int
     parameter_bytes: int
 
 
 def collect(model: ir.Model) -> Stats:
     """Counts a model."""
     ops: collections.Counter[str] = collections.Counter()
-    size = 0
+    tensors: list[ir.TensorProtocol] = []
     for graph, _ in walk.all_graphs(model.graph):
         ops.update(f"{n.domain}::{n.op_type}" if n.domain else n.op_type for n in graph)
-        size += sum(v.const_value.nbytes for v in graph.initializers.values() if v.const_value is not None)
-    return Stats(len(model.graph), ops.total(), dict(sorted(ops.items())), size)
+        tensors += [v.const_value for v in graph.initializers.values() if v.const_value is not None]
+    elements, size = sum(t.size for t in tensors), sum(t.nbytes for t in tensors)
+    return Stats(len(model.graph), ops.total(), dict(sorted(ops.items())), elements, size)
 
 
 @dataclasses.dataclass
@@ -88,9 +94,29 @@ class Report:
                 )
         lines.extend(
             f"not {r.rule} at {r.node}: {r.reason}" + (f" ({r.culprit})" if r.culprit else "")
-            for r in self.trace.refused
+            for r in self.near_misses()
         )
         return "\n".join(lines)
+
+    def near_misses(self) -> list[Refused]:
+        """Rewrites that did not happen although the pattern is there.
+
+        A rule that was refused at a node and later, when the graph around it had changed, took it is no near miss.
+        """
+        done = {(fired.rule, name) for fired in self.trace.fired for name in fired.nodes}
+        return [refused for refused in self.trace.refused if (refused.rule, refused.node) not in done]
+
+    def save_html(self, path: str | os.PathLike[str], title: str = "") -> Path:
+        """Writes the report as one page that needs neither a server nor other files, completely or not at all.
+
+        Raises:
+            OutputError: the folder cannot be written, or the disk is full.
+        """
+        from cuvil_onnx.tools.page import render
+
+        target = Path(path)
+        atomically(target, lambda file: file.write(render(self, title).encode("utf-8", "replace")))
+        return target
 
     def as_dict(self) -> dict[str, Any]:
         """The whole report as plain data, for JSON."""

@@ -19,6 +19,7 @@ from cuvil_onnx.rewrite.apply import apply, check_match, detach, detach_orphans,
 from cuvil_onnx.rewrite.graph import GraphContext
 from cuvil_onnx.rewrite.provenance import origins, stamp
 from cuvil_onnx.rewrite.rule import Match, OpId, Refusal, Rule
+from cuvil_onnx.rewrite.sketch import Picture, sketch
 from cuvil_onnx.rewrite.trace import Trace
 
 MAX_SWEEPS = 8
@@ -116,6 +117,7 @@ class Driver:
         old_names = tuple(dict.fromkeys(name for n in ordered for name in origins(n)))
         shape = _shape_text(match_outputs(match), ctx)
         stamp(replacement.nodes, ordered, rule.name)
+        drawn = None if rule.name in self._trace.pictures else sketch(ordered, match_outputs(match))
         problem = apply(match, replacement, ctx)
         if problem is not None:
             detach(replacement.nodes)
@@ -123,6 +125,8 @@ class Driver:
             return False
         result = tuple(f"{n.op_type}({n.name})" for n in replacement.nodes)
         self._trace.add_fired(rule.name, rule.exactness, old_names, result, shape)
+        if drawn is not None:
+            self._trace.pictures[rule.name] = Picture(drawn, sketch(replacement.nodes, replacement.values))
         self._requeue(replacement.nodes, replacement.values, inputs)
         return True
 

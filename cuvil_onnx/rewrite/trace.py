@@ -7,6 +7,7 @@ import dataclasses
 import onnx_ir as ir
 
 from cuvil_onnx.rewrite.rule import Exactness
+from cuvil_onnx.rewrite.sketch import Picture
 
 MAX_ENTRIES = 2000
 """Entries kept per list; the counts go on."""
@@ -43,6 +44,7 @@ class Trace:
     counts: dict[str, int] = dataclasses.field(default_factory=dict)
     exactness: dict[str, Exactness] = dataclasses.field(default_factory=dict)
     seconds: dict[str, float] = dataclasses.field(default_factory=dict)
+    pictures: dict[str, Picture] = dataclasses.field(default_factory=dict)  # one a rule: its first rewrite
     _seen: set[tuple[str, str, str]] = dataclasses.field(default_factory=set)
 
     def add_fired(
