@@ -7,10 +7,13 @@ one line on standard error. Progress goes to standard error too, so that ``--jso
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
 import os
+import signal
 import sys
-from collections.abc import Sequence
+import threading
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -28,7 +31,13 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser = _parser()
     args = parser.parse_args(argv)
     try:
-        return int(args.run(args))
+        with _terminable():
+            code = int(args.run(args))
+            sys.stdout.flush()  # here, where a closed pipe is caught
+            return code
+    except BrokenPipeError:  # whoever read our output has seen enough (`| head`): as a program that SIGPIPE ends
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 128 + signal.SIGPIPE
     except (CuvilError, OSError) as error:
         message = str(error)
     except KeyboardInterrupt:
@@ -43,6 +52,19 @@ def main(argv: Sequence[str] | None = None) -> int:
         message = f"internal error, please report it (CUVIL_DEBUG=1 shows where): {type(error).__name__}: {error}"
     print(f"cuvil: {' '.join(message.split())}", file=sys.stderr)
     return 2
+
+
+@contextlib.contextmanager
+def _terminable() -> Iterator[None]:
+    """SIGTERM ends the work as Ctrl-C does: temporary folders and the processes of a comparison go with it."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = signal.signal(signal.SIGTERM, signal.default_int_handler)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -147,7 +169,7 @@ def _compare(args: argparse.Namespace) -> int:
     import onnx
 
     from cuvil_onnx.bench import feeds, table
-    from cuvil_onnx.bench.compare import compare
+    from cuvil_onnx.bench.compare import UnfitInputsError, compare
     from cuvil_onnx.tools.read import parse_dims
 
     optimized = cuvil_onnx.optimize(args.model, verify=False, **_options(args))
@@ -155,16 +177,20 @@ def _compare(args: argparse.Namespace) -> int:
     model = onnx.load(args.model)
     feed = feeds.load_feed(args.inputs, model) if args.inputs else feeds.make_feed(model, parse_dims(args.dim))
     gpu = None if args.cpu else gpu_name()
-    result = compare(
-        model,
-        optimized,
-        feed,
-        name=args.model.stem,
-        precision=args.precision,
-        gpu=gpu,
-        budget_s=args.seconds,
-        progress=not args.quiet,
-    )
+    try:
+        result = compare(
+            model,
+            optimized,
+            feed,
+            name=args.model.stem,
+            precision=args.precision,
+            gpu=gpu,
+            budget_s=args.seconds,
+            progress=not args.quiet,
+        )
+    except UnfitInputsError as error:
+        advice = "" if args.inputs else " (they are random: --inputs FILE.npz gives the model fitting ones)"
+        raise CuvilError(f"{error}{advice}") from None
     if args.chart:
         _write_chart(args.chart, result)
     print(json.dumps(result.as_dict(), indent=2) if args.json else table.render(result))

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import json
 import os
+import signal
 import subprocess
 import sys
+import time
+from pathlib import Path
 
 import numpy as np
 import onnx
@@ -220,3 +224,44 @@ def test_as_a_program(tmp_path):
     )
     assert done.returncode == 2
     assert "Traceback" not in done.stderr
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_an_interrupted_comparison_leaves_nothing_behind(model, tmp_path, number):
+    folder = tmp_path / "tmp"
+    folder.mkdir()
+    command = [sys.executable, "-m", "cuvil_onnx.cli", "compare", str(model), "--cpu", "--seconds", "60"]
+    process = subprocess.Popen(command, env={**os.environ, "TMPDIR": str(folder)}, stderr=subprocess.PIPE, text=True)
+    assert process.stderr is not None
+    for line in process.stderr:
+        if line.startswith("[2/2]"):
+            break
+    (work,) = folder.glob("cuvil-compare-*")
+    time.sleep(0.5)  # the process that measures is on its way
+    process.send_signal(number)
+    assert process.stderr.read().strip().endswith("cuvil: interrupted")
+    assert process.wait() == 2
+    assert not work.exists()
+    for running in Path("/proc").glob("[0-9]*/cmdline"):
+        with contextlib.suppress(OSError):  # one that has ended meanwhile
+            assert str(work).encode() not in running.read_bytes()
+
+
+def test_a_reader_that_has_seen_enough_is_no_error():
+    command = f"{sys.executable} -m cuvil_onnx.cli info --json | true"
+    done = subprocess.run(["bash", "-c", command + '; exit "${PIPESTATUS[0]}"'], capture_output=True, text=True)
+    assert done.returncode in (0, 128 + signal.SIGPIPE)  # 0 where all of it fitted into the pipe in time
+    assert done.stderr == ""
+
+
+def test_a_comparison_that_random_inputs_do_not_fit_says_how_to_give_others(capsys, tmp_path):
+    table = helper.make_tensor("t", TensorProto.FLOAT, [1, 4], [1.0] * 4)  # a made-up index is 0 or 1
+    graph = helper.make_graph(
+        [helper.make_node("Gather", ["t", "i"], ["y"])],
+        "g",
+        [helper.make_tensor_value_info("i", TensorProto.INT64, [64])],
+        [helper.make_tensor_value_info("y", TensorProto.FLOAT, [64, 4])],
+        [table],
+    )
+    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)], ir_version=9), tmp_path / "m.onnx")
+    assert "--inputs FILE.npz" in fails(capsys, "compare", tmp_path / "m.onnx", "--cpu")

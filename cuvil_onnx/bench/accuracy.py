@@ -14,10 +14,14 @@ def largest_difference(
 ) -> tuple[float, float]:
     """The largest absolute difference, and the largest one relative to its output's largest magnitude.
 
-    Integer outputs count too. A NaN or infinity on one side only gives infinity.
+    Integer outputs count too. A NaN or infinity on one side only gives infinity, as do strings that are not all equal.
     """
     worst_absolute = worst_relative = 0.0
     for name, want in reference.items():
+        if want.dtype.kind in "OSU":
+            if not np.array_equal(got[name].astype(str), want.astype(str)):
+                return float("inf"), float("inf")
+            continue
         have, want64 = got[name].astype(np.float64), want.astype(np.float64)
         if have.shape != want64.shape:
             return float("inf"), float("inf")

@@ -3,24 +3,30 @@
 from __future__ import annotations
 
 import json
+import math
+import subprocess
 import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import numpy.typing as npt
 import onnx
 
 from cuvil_onnx.bench import variants
 from cuvil_onnx.bench.accuracy import largest_difference
+from cuvil_onnx.bench.arrays import load_arrays, save_arrays
 from cuvil_onnx.bench.process import run_job, run_python
 from cuvil_onnx.bench.progress import Progress
 from cuvil_onnx.bench.worker import Job, Result
 from cuvil_onnx.errors import CuvilError
 
 Array = npt.NDArray[Any]
+
+
+class UnfitInputsError(CuvilError):
+    """The model itself does not run on the inputs of the comparison."""
 
 
 @dataclass
@@ -55,8 +61,8 @@ class Comparison:
         return next((row for row in self.rows if row.key == key), None)
 
     def as_dict(self) -> dict[str, Any]:
-        """Everything, for JSON."""
-        return asdict(self)
+        """Everything, for JSON, which has no infinity and no NaN: None stands for them."""
+        return {key: _json_value(value) for key, value in asdict(self).items()}
 
 
 def compare(
@@ -75,16 +81,20 @@ def compare(
     """Measures every variant on ``feed``.
 
     ``optimized`` is the result of ``cuvil_onnx.optimize``; ``gpu`` is the card's name, None compares on the CPU;
-    ``outputs`` are those that count (None: all of the graph's). Raises CuvilError when the model itself does not run.
+    ``outputs`` are those that count (None: all of the graph's). Raises UnfitInputsError when the model itself does
+    not run.
     """
     names = outputs or [o.name for o in model.graph.output]
+    for output in model.graph.output:
+        if output.name in names and not output.type.HasField("tensor_type"):
+            raise CuvilError(f"output {output.name!r} is no tensor: it cannot be compared")
     shapes = {k: f"{v.dtype}{list(v.shape)}" for k, v in feed.items()}
     with tempfile.TemporaryDirectory(prefix="cuvil-compare-") as folder:
         work = _Work(Path(folder), names, budget_s, count_kernels and gpu is not None)
         given, ours = str(work.folder / "given.onnx"), str(work.folder / "optimized.onnx")
         _save(model, Path(given))
         optimized.save(ours)
-        np.savez(work.feed, **dict(feed))  # type: ignore[arg-type]
+        save_arrays(work.feed, feed)
         planned = _plan(model, given, ours, gpu, precision, work)
         # On the GPU each variant has a process of its own; on the CPU they share one and take turns.
         groups = [[v] for v in planned] if gpu else [planned]
@@ -92,7 +102,9 @@ def compare(
         bar.step("reference in fp32 on the CPU")
         [(reference, expected)] = work.measure(variants.on_cpu(given, ours)[:1], budget_s=0.0)
         if reference.error:
-            raise CuvilError(f"the model does not run on ONNX Runtime's CPU provider: {reference.error}")
+            raise UnfitInputsError(
+                f"the model does not run on ONNX Runtime's CPU provider with these inputs: {reference.error}"
+            )
         rows: list[Row] = []
         failures: list[str] = []
         for group in groups:
@@ -116,6 +128,14 @@ def _plan(
     return variants.on_gpu(given, work.prepare(given, precision), ours, has_conv)
 
 
+def _json_value(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {key: _json_value(entry) for key, entry in value.items()}
+    if isinstance(value, list):
+        return [_json_value(entry) for entry in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value
+
+
 def _fastest(rows: list[Row]) -> list[Row]:
     """One row a key: the fastest candidate, in the order in which keys were measured."""
     best: dict[str, Row] = {}
@@ -134,7 +154,10 @@ class _Work:
 
     def prepare(self, model: str, precision: str) -> list[tuple[str, str]]:
         command = ["-m", "cuvil_onnx.bench.prepare", model, str(self.folder), precision]
-        done = run_python(command, stock=True)
+        try:
+            done = run_python(command, stock=True)
+        except subprocess.TimeoutExpired:
+            return [("as given", model)]
         if done.returncode:
             return [("as given", model)]
         return [(label, path) for label, path in json.loads(done.stdout.splitlines()[-1])]
@@ -163,7 +186,7 @@ class _Work:
         if "error" in done:
             return [(Result(error=done["error"]), {}) for _ in group]
         results = [Result(**result) for result in done["results"]]
-        return [(r, {} if r.error else dict(np.load(f))) for r, f in zip(results, files, strict=True)]
+        return [(r, {} if r.error else load_arrays(f)) for r, f in zip(results, files, strict=True)]
 
 
 def _save(model: onnx.ModelProto, path: Path) -> None:

@@ -35,10 +35,19 @@ def load_feed(path: Path, model: onnx.ModelProto) -> Feed:
             feed = dict(file)
     except (OSError, ValueError, AttributeError) as error:
         raise InputError(f"{path}: cannot be read as .npz inputs: {error}") from None
-    names = [i.name for i in required_inputs(model)]
+    inputs = required_inputs(model)
+    names = [i.name for i in inputs]
     if sorted(feed) != sorted(names):
         raise InputError(f"{path} holds {sorted(feed)}, the model's inputs are {sorted(names)}")
-    return feed
+    return {i.name: _named_type(feed[i.name], i) for i in inputs}
+
+
+def _named_type(array: npt.NDArray[Any], info: onnx.ValueInfoProto) -> npt.NDArray[Any]:
+    """An array whose type NumPy's files have no name for (bfloat16 comes back as raw bytes) in the model's type."""
+    if array.dtype.kind != "V" or not info.type.HasField("tensor_type"):
+        return array
+    dtype = onnx.helper.tensor_dtype_to_np_dtype(info.type.tensor_type.elem_type)
+    return array.view(dtype) if dtype.itemsize == array.dtype.itemsize else array
 
 
 def make_feed(model: onnx.ModelProto, dims: Mapping[str, int], seed: int = 0) -> Feed:
@@ -66,7 +75,7 @@ def _shape(info: onnx.ValueInfoProto, dims: Mapping[str, int], unused: set[str])
     for axis, dim in enumerate(tensor.shape.dim):
         keys = [k for k in (f"{info.name}:{axis}", dim.dim_param) if k and k in dims]
         unused.difference_update(keys)
-        if dim.HasField("dim_value") and dim.dim_value > 0:
+        if dim.HasField("dim_value") and dim.dim_value >= 0:
             shape.append(dim.dim_value)
         elif keys:
             shape.append(dims[keys[0]])

@@ -17,10 +17,10 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import numpy.typing as npt
 import onnxruntime
 
+from cuvil_onnx.bench.arrays import load_arrays, save_arrays
 from cuvil_onnx.bench.timing import Timing, measure
 from cuvil_onnx.runtime import cuda_driver
 
@@ -65,7 +65,7 @@ class _Prepared:
 
     def __init__(self, job: Job) -> None:
         self.job = job
-        self._feed = feed = dict(np.load(job.feed))
+        self._feed = feed = load_arrays(job.feed)
         self._on_gpu = job.providers[0][0] != "CPUExecutionProvider"
         free = cuda_driver.context(0).memory_info()[0] if self._on_gpu else 0
         self._free = free
@@ -87,9 +87,7 @@ class _Prepared:
     def finish(self, timing: Timing | None) -> Result:
         """The result; writes the outputs of the last run."""
         outputs = self._outputs if self._io is None else self._io.read()
-        # As float32 where NumPy's file format has no name for the type (bfloat16).
-        saved = {n: a.astype(np.float32) if a.dtype.kind == "V" else a for n, a in outputs.items()}
-        np.savez(self.job.outputs, **saved)
+        save_arrays(self.job.outputs, outputs)
         result = Result(start_s=self._start_s, versions={"onnxruntime": onnxruntime.__version__})
         if timing is not None:
             result = dataclasses.replace(result, **asdict(timing))
