@@ -119,8 +119,12 @@ void Ep::run_end(bool synchronize_now) {
   if (stream_ != own_stream_) move_to(own_stream_);
   if (captured_from_outside_) {
     // Nobody tells when the application's graph is gone, so its memory stays until the session ends.
-    memory_->arena->end_capture(true);
+    const bool kept = memory_->arena->end_capture(true);
     own_stream_->leave_outside_capture();
+    if (!kept)
+      fail(ErrorKind::kRuntime,
+           "a result of this run took memory that a CUDA graph of this session writes to: discard what the application "
+           "captured and capture the run once more, its memory will then be its own");
     return;
   }
   if (capture_) capture_->end_run(graph_id_, *own_stream_, kernels_run_, run_ok_);

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import ctypes
+import sys
 import threading
 from typing import Any
 
@@ -63,6 +65,40 @@ def results_of_one_graph_survive_another() -> None:
             sess.run_with_iobinding(graphs[i % len(graphs)][0], run_options(i % len(graphs)))
             for other, _, data in graphs:
                 np.testing.assert_array_equal(other.get_outputs()[0].numpy(), chain(data, data))
+
+
+@fake_scenario
+def an_application_captures_beside_the_session() -> None:
+    """A result of the application's own capture never lies where a graph of the session writes: it says so once."""
+    fake = ctypes.CDLL(sys.argv[1])
+    fake.fake_stream.restype = fake.fake_end_capture.restype = ctypes.c_void_p
+    stream = ctypes.c_void_p(fake.fake_stream())
+    sess = session(CHAIN_MODEL, user_compute_stream=stream.value, enable_cuda_graph=1)
+    value = on_gpu(floats(2000, 8))
+
+    def run(graph: int, sync: bool = True) -> Any:
+        binding = sess.io_binding()
+        for name in ("x", "w"):
+            binding.bind_ortvalue_input(name, value)
+        binding.bind_output("y", "cuda", 0)
+        sess.run_with_iobinding(binding, run_options(graph, sync))
+        return binding
+
+    first = run(1)  # its intermediates are free now, and replays go on writing there
+    fake.fake_begin_capture(stream)
+    expect("RuntimeError", ["capture the run once more"], lambda: run(-1, sync=False))
+    fake.fake_end_capture(stream)
+    fake.fake_begin_capture(stream)
+    binding = run(-1, sync=False)
+    graph = ctypes.c_void_p(fake.fake_end_capture(stream))
+    for i in range(5):
+        x = floats(2000, 8, seed=i)
+        value.update_inplace(x)
+        fake.fake_launch(graph, stream)
+        value.update_inplace(x + 1)
+        run(1)
+        np.testing.assert_array_equal(binding.get_outputs()[0].numpy(), chain(x, x))
+        np.testing.assert_array_equal(first.get_outputs()[0].numpy(), chain(x + 1, x + 1))
 
 
 @scenario

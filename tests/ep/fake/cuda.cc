@@ -323,10 +323,26 @@ cudaError_t cudaGraphLaunch(cudaGraphExec_t executable, cudaStream_t s) {
 
 }  // extern "C"
 
-// Device memory in use, for tests.
-extern "C" __attribute__((visibility("default"))) size_t fake_device_bytes() {
+// For tests: device memory in use, and an application's own stream, which it captures and replays.
+#define FAKE_EXPORT extern "C" __attribute__((visibility("default")))
+FAKE_EXPORT size_t fake_device_bytes() {
   const Lock guard(lock);
   return device_used;
+}
+FAKE_EXPORT cudaStream_t fake_stream() {
+  cudaStream_t s = nullptr;
+  cudaStreamCreateWithFlags(&s, 0);
+  return s;
+}
+FAKE_EXPORT void fake_begin_capture(cudaStream_t s) { cudaStreamBeginCapture(s, cudaStreamCaptureModeThreadLocal); }
+FAKE_EXPORT cudaGraph_t fake_end_capture(cudaStream_t s) {
+  cudaGraph_t graph = nullptr;
+  cudaStreamEndCapture(s, &graph);
+  return graph;
+}
+FAKE_EXPORT void fake_launch(cudaGraph_t graph, cudaStream_t s) {
+  const Lock guard(lock);
+  for (const Job& job : graph->jobs) give(s, job);
 }
 
 namespace cuvil::ep {
