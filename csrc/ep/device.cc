@@ -7,6 +7,16 @@
 #include "ep/probe.h"
 
 namespace cuvil::ep {
+namespace {
+
+// Drops those that are gone, so that the list does not grow: another provider's stream is adopted anew in every run.
+template <typename T>
+void add_live(std::vector<std::weak_ptr<T>>& all, const std::shared_ptr<T>& one) {
+  std::erase_if(all, [](const std::weak_ptr<T>& w) { return w.expired(); });
+  all.push_back(one);
+}
+
+}  // namespace
 
 std::vector<FoundDevice> find_cuda_devices(std::string* why) {
   int count = 0;
@@ -123,14 +133,14 @@ std::shared_ptr<ComputeStream> DeviceContext::new_stream() {
   CUVIL_CUDA(cudaStreamCreateWithFlags(&handle, cudaStreamNonBlocking));
   auto stream = std::make_shared<ComputeStream>(handle, true);
   const std::lock_guard lock(mutex_);
-  streams_.push_back(stream);
+  add_live(streams_, stream);
   return stream;
 }
 
 std::shared_ptr<ComputeStream> DeviceContext::adopt_stream(cudaStream_t user) {
   auto stream = std::make_shared<ComputeStream>(user, false);
   const std::lock_guard lock(mutex_);
-  streams_.push_back(stream);
+  add_live(streams_, stream);
   return stream;
 }
 
@@ -139,7 +149,7 @@ std::shared_ptr<SessionMemory> DeviceContext::new_session_memory(size_t limit) {
   memory->backend = std::make_unique<CudaMemory>(*this);
   memory->arena = std::make_unique<Arena>(*memory->backend, limit);
   const std::lock_guard lock(mutex_);
-  sessions_.push_back(memory);
+  add_live(sessions_, memory);
   return memory;
 }
 
