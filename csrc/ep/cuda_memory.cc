@@ -3,23 +3,11 @@
 #include <cuda_runtime_api.h>
 
 #include "core/error.h"
+#include "core/relaxed_capture.h"
 #include "ep/device.h"
 
 namespace cuvil::ep {
 namespace {
-
-// cudaMalloc and cudaFree are refused, and poison the capture, on a thread that is capturing; they are safe for memory
-// that the graph does not allocate itself, so say so.
-class RelaxedCapture {
- public:
-  RelaxedCapture() { cudaThreadExchangeStreamCaptureMode(&mode_); }
-  ~RelaxedCapture() { cudaThreadExchangeStreamCaptureMode(&mode_); }
-  RelaxedCapture(const RelaxedCapture&) = delete;
-  RelaxedCapture& operator=(const RelaxedCapture&) = delete;
-
- private:
-  cudaStreamCaptureMode mode_ = cudaStreamCaptureModeRelaxed;
-};
 
 // True when the memory is there, false when there is not enough.
 bool succeeded(cudaError_t code, const char* what) {

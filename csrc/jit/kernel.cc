@@ -4,27 +4,15 @@
 #include <unordered_map>
 
 #include "core/cuda_check.h"
+#include "core/relaxed_capture.h"
 #include "jit/compiler.h"
 #include "jit/cubin_cache.h"
 
 namespace cuvil::jit {
 namespace {
 
-// Loading code allocates, which a capture in the default mode forbids to every thread of the process; this thread
-// declares that its calls have nothing to do with what is being captured.
-class RelaxedCapture {
- public:
-  RelaxedCapture() { CUVIL_CUDA(cudaThreadExchangeStreamCaptureMode(&mode_)); }
-  ~RelaxedCapture() { cudaThreadExchangeStreamCaptureMode(&mode_); }
-  RelaxedCapture(const RelaxedCapture&) = delete;
-  RelaxedCapture& operator=(const RelaxedCapture&) = delete;
-
- private:
-  cudaStreamCaptureMode mode_ = cudaStreamCaptureModeRelaxed;
-};
-
 cudaKernel_t load(const std::vector<char>& image, const char* name) {
-  const RelaxedCapture relaxed;
+  const RelaxedCapture relaxed;  // loading code allocates
   cudaLibrary_t library = nullptr;
   CUVIL_CUDA(cudaLibraryLoadData(&library, image.data(), nullptr, nullptr, 0, nullptr, nullptr, 0));
   cudaKernel_t kernel = nullptr;
