@@ -9,11 +9,11 @@ constexpr int kThreads = 256;
 
 __global__ void __launch_bounds__(kThreads) fill(char* output, int64_t bytes, uint4 pattern) {
   const int64_t i = (static_cast<int64_t>(blockIdx.x) * kThreads + threadIdx.x) * 16;
-  if (i + 16 <= bytes) {
+  if (i + 16 <= bytes && reinterpret_cast<uintptr_t>(output) % 16 == 0) {
     *reinterpret_cast<uint4*>(output + i) = pattern;
   } else {
     // The pattern repeats every 1, 2, 4 or 8 bytes, and i is a multiple of 16.
-    for (int64_t k = i; k < bytes; ++k) output[k] = reinterpret_cast<const char*>(&pattern)[k - i];
+    for (int64_t k = i; k < bytes && k < i + 16; ++k) output[k] = reinterpret_cast<const char*>(&pattern)[k - i];
   }
 }
 

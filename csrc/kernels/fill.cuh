@@ -10,7 +10,7 @@
 namespace cuvil {
 
 struct FillParams {
-  void* output;  // aligned to 16 bytes
+  void* output;  // fastest where aligned to 16 bytes
   int64_t count;
   int element_size;  // 1, 2, 4 or 8 bytes
   uint64_t bits;     // the value, in the low bytes

@@ -11,6 +11,8 @@ namespace {
 
 std::string supports_constant(const NodeView& node) {
   if (size_of(node.output_dtype(0)) == 0) return concat("the value is ", name_of(node.output_dtype(0)));
+  if (Tensor value; node.find("value", &value) && value.size() != 1)
+    return concat("attribute `value` holds ", value.size(), " elements; one is required");
   return "";
 }
 
@@ -18,7 +20,7 @@ class ConstantOfShape : public Op {
  public:
   explicit ConstantOfShape(const NodeView& node) {
     Tensor value;  // without the attribute: a float zero, whose bits are zero
-    if (node.find("value", &value) && value.size() == 1) std::memcpy(&bits_, value.data, value.bytes());
+    if (node.find("value", &value)) std::memcpy(&bits_, value.data, value.bytes());
   }
 
   void compute(OpContext& ctx) override {
