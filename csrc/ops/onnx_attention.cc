@@ -29,6 +29,10 @@ std::string supports(const NodeView& node) {
     return "softmax_precision is double";
   const auto q = node.input_shape(0), v = node.input_shape(2);
   if (!q) return "the rank of Q is unknown";
+  for (int i = 0; i <= 2; ++i)
+    if (const auto shape = node.input_shape(i); shape && shape->rank() != q->rank())
+      return concat("input ", i, " has rank ", shape->rank(), ", Q ", q->rank());
+  if (q->rank() != 3 && q->rank() != 4) return concat("Q has rank ", q->rank(), "; 3 or 4 is required");
   if (q->rank() == 3 && node.get<int64_t>("q_num_heads", 0) <= 0) return "Q has rank 3 and q_num_heads is absent";
   if (q->rank() == 3 && node.get<int64_t>("kv_num_heads", 0) <= 0) return "Q has rank 3 and kv_num_heads is absent";
   for (const auto& [shape, heads] : {std::pair{q, "q_num_heads"}, std::pair{v, "kv_num_heads"}}) {
@@ -40,7 +44,7 @@ std::string supports(const NodeView& node) {
   if (!node.has_input(3)) return "";
   // Opset 24 lets a mask end before the last key; the launch knows broadcasting only.
   const auto mask = node.input_shape(3), k = node.input_shape(1);
-  if (mask && k && k->rank() == q->rank()) {
+  if (mask && k) {
     const int64_t m = mask->rank() ? (*mask)[mask->rank() - 1] : 1, t_length = (*k)[k->rank() - 2];
     if (m > 1 && t_length >= 0 && m != t_length) return concat("the mask has ", m, " keys and K ", t_length);
   }
