@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import onnx_ir as ir
 
-from cuvil_onnx.rewrite.graph import GraphContext
+from cuvil_onnx.rewrite.graph import Dim, GraphContext
 from cuvil_onnx.rules._common import dims, scalar_factor, scalar_term
 
 SPLIT = (0, 2, 1, 3)  # [B, S, N, H] <-> [B, N, S, H]
@@ -20,17 +21,24 @@ class Branch:
     """Where q, k or v comes from.
 
     Attributes:
-        source: [B, S, heads * head_size], or three times as wide when `part` is given.
-        part: which third of `source` it is.
+        source: [B, S, heads * head_size], or three times as wide when `part` is given, or of rank 4 with `perm`.
+        batch: B.
+        length: S.
         scale: constant factor on the way.
+        nodes: those between `source` and the operand.
+        part: which third of `source` it is.
+        perm: what transposes `source` to [B, S, heads, head_size].
     """
 
     source: ir.Value
+    batch: Dim
+    length: Dim
     heads: int
     head_size: int
     scale: float
     nodes: list[ir.Node]
     part: int | None = None
+    perm: tuple[int, ...] | None = None
 
 
 def scale_of(node: ir.Node, ctx: GraphContext) -> tuple[ir.Value, float] | None:
@@ -44,12 +52,49 @@ def scale_of(node: ir.Node, ctx: GraphContext) -> tuple[ir.Value, float] | None:
 
 def branch(value: ir.Value | None, transposed: bool, ctx: GraphContext) -> Branch | ir.Node | None:
     """Reads value = [B, N, S, H] (transposed: [B, N, H, S]) back; the node where that fails, None at an input."""
+    value, scale, order, nodes = _walk(value, ctx)
+    node = ctx.producer(value)
+    if node is None or node.domain != "":
+        return node
+    if node.op_type == "Reshape":
+        correct = tuple(order) == (_SPLIT_TRANSPOSED if transposed else SPLIT)
+        return _separate(node, scale, nodes, ctx) if correct else node
+    correct = tuple(order) == _PACKED_ORDERS[transposed]
+    return _packed(node, scale, nodes, ctx) if correct else node
+
+
+def unmerged(value: ir.Value | None, transposed: bool, ctx: GraphContext) -> Branch | None:
+    """The same for heads that were computed on (rotary positions, repeated keys): `source` is that tensor of rank 4."""
+    source, scale, order, nodes = _walk(value, ctx)
+    shape = dims(source, ctx)
+    if source is None or shape is None or len(shape) != 4:
+        return None
+    perm = tuple(order[i] for i in ((0, 3, 1, 2) if transposed else SPLIT))
+    batch, length, heads, size = (shape[i] for i in perm)
+    if batch is None or length is None or not isinstance(heads, int) or not isinstance(size, int):
+        return None
+    return Branch(source, batch, length, heads, size, scale, nodes, perm=perm)
+
+
+def joined_source(sides: Sequence[Branch], ctx: GraphContext) -> tuple[ir.Value, ir.Node] | None:
+    """(x, node) when the sources are the three equal parts, in order, into which `node` splits x [B, S, 3 * N * H]."""
+    split = ctx.producer(sides[0].source, "Split")
+    x = None if split is None else split.inputs[0]
+    if split is None or x is None or any(s.perm is not None or s.part is not None for s in sides):
+        return None
+    whole = dims(x, ctx)
+    if len(split.outputs) != 3 or any(s.source is not v for s, v in zip(sides, split.outputs, strict=True)):
+        return None
+    width = 3 * sides[0].heads * sides[0].head_size
+    last = ctx.attr(split, "axis", 0) in (2, -1) and whole is not None and len(whole) == 3 and whole[2] == width
+    return (x, split) if last else None
+
+
+def _walk(value: ir.Value | None, ctx: GraphContext) -> tuple[ir.Value | None, float, list[int], list[ir.Node]]:
+    """Back over scales and transposes: (x, scale, order, nodes), `value` = x * scale with its axes in that order."""
     nodes: list[ir.Node] = []
     scale, order = 1.0, list(range(4))
-    while True:
-        node = ctx.producer(value)
-        if node is None or node.domain != "":
-            return node
+    while (node := ctx.producer(value)) is not None and node.domain == "":
         scaled = scale_of(node, ctx)
         if scaled is not None:
             scale *= scaled[1]
@@ -61,11 +106,7 @@ def branch(value: ir.Value | None, transposed: bool, ctx: GraphContext) -> Branc
         else:
             break
         nodes.append(node)
-    if node.op_type == "Reshape":
-        correct = tuple(order) == (_SPLIT_TRANSPOSED if transposed else SPLIT)
-        return _separate(node, scale, nodes, ctx) if correct else node
-    correct = tuple(order) == _PACKED_ORDERS[transposed]
-    return _packed(node, scale, nodes, ctx) if correct else node
+    return value, scale, order, nodes
 
 
 def _separate(reshape: ir.Node, scale: float, nodes: list[ir.Node], ctx: GraphContext) -> Branch | ir.Node:
@@ -84,7 +125,7 @@ def _separate(reshape: ir.Node, scale: float, nodes: list[ir.Node], ctx: GraphCo
     heads, size = split[2:]
     if whole[:2] != split[:2] or None in whole[:2] or not isinstance(heads, int) or not isinstance(size, int):
         return reshape
-    return Branch(source, heads, size, scale, nodes) if whole[2] == heads * size else reshape
+    return Branch(source, *split[:2], heads, size, scale, nodes) if whole[2] == heads * size else reshape
 
 
 def _packed(node: ir.Node, scale: float, nodes: list[ir.Node], ctx: GraphContext) -> Branch | ir.Node:
@@ -105,7 +146,7 @@ def _packed(node: ir.Node, scale: float, nodes: list[ir.Node], ctx: GraphContext
         return reshape
     if whole[2] != 3 * heads * size:
         return reshape
-    return Branch(source, heads, size, scale, [*nodes, *chosen[2], transpose, reshape], chosen[1])
+    return Branch(source, *split[:2], heads, size, scale, [*nodes, *chosen[2], transpose, reshape], chosen[1])
 
 
 def _choose(node: ir.Node, ctx: GraphContext) -> tuple[ir.Value, int, list[ir.Node]] | None:

@@ -4,23 +4,28 @@ Before: q, k, v [B, S, N * H], each Reshape [B, S, N, H] and Transpose [B, N, S,
         [B, N, H, S]); MatMul(q, k'), a constant scale on q, k or the scores, an additive mask, Softmax, MatMul with v,
         Transpose [B, S, N, H], Reshape [B, S, N * H].
         q, k and v may also be parts of one tensor: Reshape [B, S, 3, N, H], Transpose [3, B, N, S, H], then Gather,
-        Slice or Split.
+        Slice or Split; or Split of [B, S, 3 * N * H]. Heads that were computed on (rotary positions, repeated keys)
+        are taken as they are and merged. Several masks are added. A guard against NaN behind the softmax moves behind
+        the fused op, see _nan_guard. Merged heads may be used in another shape than [B, S, N * H].
 After:  cuvil::Attention(q, k, v, mask), or packed (qkv, mask); heads and sizes are read from the shapes.
 Exactness: rounding; the scale is applied at another place and the softmax is computed in pieces.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any
 
+import numpy as np
 import onnx_ir as ir
 
 from cuvil_onnx.rewrite.graph import GraphContext
 from cuvil_onnx.rewrite.pattern import operands
 from cuvil_onnx.rewrite.rule import Exactness, Match, Phase, Refusal, Replacement, Rule
+from cuvil_onnx.rules import _nan_guard
 from cuvil_onnx.rules._common import TENSOR_CORE_TYPES, dims, fits, make
-from cuvil_onnx.rules._heads import SPLIT, Branch, branch, scale_of
+from cuvil_onnx.rules._heads import SPLIT, Branch, branch, joined_source, scale_of, unmerged
 
 
 @dataclass
@@ -29,7 +34,7 @@ class _Scores:
 
     product: ir.Node
     scale: float = 1.0
-    mask: ir.Value | None = None
+    masks: list[ir.Value] = field(default_factory=list)
     nodes: list[ir.Node] = field(default_factory=list)
 
 
@@ -42,58 +47,90 @@ class Attention(Rule):
     roots = (("", "Softmax"),)
 
     def match(self, node: ir.Node, ctx: GraphContext) -> Match | Refusal | None:
-        weights, casts = _skip_casts_down(node.outputs[0], ctx)
+        weights, between, guarded = _down(node.outputs[0], ctx)
         context = ctx.single_user(weights, "MatMul")
         if context is None or context.inputs[0] is not weights or ctx.rank(node.outputs[0]) != 4:
             return None
         scores = _scores(node, ctx)
         if not isinstance(scores, _Scores):
             return scores
-        q = branch(scores.product.inputs[0], False, ctx)
-        k = branch(scores.product.inputs[1], True, ctx)
-        v = branch(context.inputs[1], False, ctx)
-        for side, name in ((q, "queries"), (k, "keys"), (v, "values")):
-            if not isinstance(side, Branch):
-                return Refusal(f"the {name} are not a [B, S, N * H] tensor split into heads", side or scores.product)
-        assert isinstance(q, Branch) and isinstance(k, Branch) and isinstance(v, Branch)
-        problem = _check(node, q, k, v, scores, ctx)
+        sources = ((scores.product.inputs[0], False), (scores.product.inputs[1], True), (context.inputs[1], False))
+        read = [branch(value, transposed, ctx) for value, transposed in sources]
+        parts = [side.part if isinstance(side, Branch) else None for side in read]
+        sides: list[Branch] = []
+        for side, (value, transposed), name in zip(read, sources, ("queries", "keys", "values"), strict=True):
+            # A part of a packed tensor is of use only next to the other two.
+            usable = isinstance(side, Branch) and (side.part is None or parts == [0, 1, 2])
+            found = side if usable else unmerged(value, transposed, ctx)
+            if not isinstance(found, Branch):
+                culprit = side if isinstance(side, ir.Node) else scores.product
+                return Refusal(f"the {name} are not a [B, S, N * H] tensor split into heads", culprit)
+            sides.append(found)
+        q, k, v = sides
+        problem = _check(node, sides, scores, ctx) or (_check_guard(node, scores.masks, ctx) if guarded else None)
         if problem is not None:
             return problem
-        merged = _merge(context, ctx)
-        if merged is None:
+        merged = _merge(context, q, ctx)
+        if not merged:
             return Refusal("the heads of the result are not merged into [B, S, N * H]", context)
         if ctx.dtype(merged[-1].outputs[0]) != ctx.dtype(q.source):
             return Refusal("the result has another element type than the queries", merged[-1])
-        nodes = [node, context, scores.product, *scores.nodes, *casts, *q.nodes, *k.nodes, *v.nodes, *merged]
+        core = [node, context, scores.product, *scores.nodes, *between, *merged]
+        heads = [*q.nodes, *k.nodes, *v.nodes]
+        joined = joined_source(sides, ctx)
+        if joined is not None:
+            q, heads = replace(q, source=joined[0], part=0), [*heads, joined[1]]
         packed = q.part is not None
-        values = {"q": q.source, "mask": scores.mask}
+        values: dict[str, ir.Value | None] = {"q": q.source}
         values |= {"k": None if packed else k.source, "v": None if packed else v.source}
-        attrs: dict[str, Any] = {"num_heads": q.heads, "scale": scores.scale * q.scale * k.scale}
-        attrs["layout"] = "packed" if packed else "separate"
-        kept = tuple(dict.fromkeys(nodes))
-        return Match(node, kept, outputs=merged[-1].outputs, values=values, attrs=attrs)
+        node_attrs: dict[str, Any] = {"num_heads": q.heads, "scale": scores.scale * q.scale * k.scale, "causal": 0}
+        node_attrs["layout"] = "packed" if packed else "separate"
+        perms = {"q": q.perm, "k": None if packed else k.perm, "v": None if packed else v.perm}
+        hides = guarded and any(_nan_guard.may_hide_rows(m, ctx) for m in scores.masks)
+        attrs = {"node": node_attrs, "perms": perms, "masks": scores.masks, "guard": hides}
+        attrs["heads"] = (q.heads, q.head_size) if merged[-1].op_type == "Transpose" else None
+        return Match(node, _removable(core, heads, ctx), outputs=merged[-1].outputs, values=values, attrs=attrs)
 
     def rewrite(self, match: Match, ctx: GraphContext) -> Replacement | Refusal:
-        values = match.values
+        values, like = dict(match.values), match.outputs[0]
         dtype = ctx.dtype(values["q"])
         assert dtype is not None
-        attrs = {**match.attrs, "causal": 0}
-        inputs = [values[name] for name in ("q", "k", "v", "mask")]
-        node, function = make("Attention", inputs, attrs, ctx, dtype, match.outputs)
-        return Replacement((node,), node.outputs, (function,))
+        nodes: list[ir.Node] = []
+        for name, perm in match.attrs["perms"].items():
+            source = values[name]
+            if source is not None and perm is not None:
+                nodes += _merge_heads(source, perm, ctx)
+                values[name] = nodes[-1].outputs[0]
+        mask, sums = _sum(match.attrs["masks"], ctx)
+        inputs = [values["q"], values["k"], values["v"], mask]
+        node, function = make("Attention", inputs, match.attrs["node"], ctx, dtype, [like])
+        nodes += [*sums, node]
+        if match.attrs["heads"] is not None:
+            shape = dims(like, ctx)
+            assert shape is not None
+            heads, size = match.attrs["heads"]
+            node.outputs[0].shape = ir.Shape([*shape[:2], heads * size])
+        if match.attrs["guard"] and mask is not None:
+            nodes += _nan_guard.rows(mask, ctx)
+            nodes.append(_nan_guard.choose_zero(node.outputs[0], nodes[-1].outputs[0], ctx))
+        if match.attrs["heads"] is not None:
+            target = ctx.initializer(np.array([0, 0, *match.attrs["heads"]], np.int64), "heads")
+            nodes.append(ctx.node("Reshape", [nodes[-1].outputs[0], target], like=like))
+        return Replacement(nodes, nodes[-1].outputs, (function,))
 
 
 def _scores(softmax: ir.Node, ctx: GraphContext) -> _Scores | Refusal | None:
     """Walks from the softmax back over mask, scale and casts to the product of q and k."""
     found: list[ir.Node] = []
-    scale, mask = 1.0, None
+    scale = 1.0
+    masks: list[ir.Value] = []
     value = softmax.inputs[0]
     while True:
         node = ctx.producer(value)
         if node is None or node.domain != "":
             return None
         if node.op_type == "MatMul":
-            return _Scores(node, scale, mask, found)
+            return _Scores(node, scale, masks, found)
         scaled = scale_of(node, ctx)
         if scaled is not None:
             scale *= scaled[1]
@@ -104,11 +141,10 @@ def _scores(softmax: ir.Node, ctx: GraphContext) -> _Scores | Refusal | None:
             sides = [(v, m) for v, m in operands(node) if _is_score(v, ctx)]
             if len(sides) != 1:
                 return None
-            if mask is not None:
-                return Refusal("the scores have two masks", node)
             if scale != 1.0:
                 return Refusal("the mask is added before the scale is applied", node)
-            value, mask = sides[0]
+            value = sides[0][0]
+            masks.insert(0, sides[0][1])
         else:
             return None
         found.append(node)
@@ -133,22 +169,24 @@ def _is_score(value: ir.Value, ctx: GraphContext) -> bool:
     return False
 
 
-def _merge(context: ir.Node, ctx: GraphContext) -> list[ir.Node] | None:
-    """The transpose and the reshape that merge the heads again."""
+def _merge(context: ir.Node, q: Branch, ctx: GraphContext) -> list[ir.Node]:
+    """The transpose and the reshape that merge the heads again, or the transpose alone; empty when there is none."""
     transpose = ctx.single_user(context.outputs[0], "Transpose")
-    reshape = None if transpose is None else ctx.single_user(transpose.outputs[0], "Reshape")
-    if transpose is None or reshape is None or tuple(ctx.attr(transpose, "perm", ())) != SPLIT:
-        return None
-    split, whole = dims(transpose.outputs[0], ctx), dims(reshape.outputs[0], ctx)
-    if split is None or whole is None or len(whole) != 3 or whole[:2] != split[:2] or None in whole[:2]:
-        return None
+    if transpose is None or tuple(ctx.attr(transpose, "perm", ())) != SPLIT:
+        return []
+    if dims(transpose.outputs[0], ctx) != (q.batch, q.length, q.heads, q.head_size):
+        return []
+    reshape = ctx.single_user(transpose.outputs[0], "Reshape")
+    if reshape is None or dims(reshape.outputs[0], ctx) != (q.batch, q.length, q.heads * q.head_size):
+        return [transpose]
     return [transpose, reshape]
 
 
-def _check(softmax: ir.Node, q: Branch, k: Branch, v: Branch, scores: _Scores, ctx: GraphContext) -> Refusal | None:
+def _check(softmax: ir.Node, sides: Sequence[Branch], scores: _Scores, ctx: GraphContext) -> Refusal | None:
     """The conditions under which the fused op computes the same."""
     if ctx.attr(softmax, "axis", -1 if ctx.opset() >= 13 else 1) not in (-1, 3):
         return Refusal("the softmax is not over the keys", softmax)
+    q, k, v = sides
     dtype = ctx.dtype(q.source)
     if dtype not in TENSOR_CORE_TYPES:
         return Refusal("the element type is not float32, float16 or bfloat16", q.source)
@@ -156,24 +194,98 @@ def _check(softmax: ir.Node, q: Branch, k: Branch, v: Branch, scores: _Scores, c
         return Refusal("queries, keys and values have different element types", softmax)
     if not q.heads == k.heads == v.heads or not q.head_size == k.head_size == v.head_size:
         return Refusal("queries, keys and values are split into different heads (grouped or multi-query)", softmax)
-    parts = (q.part, k.part, v.part)
-    if parts != (None, None, None) and (parts != (0, 1, 2) or not q.source is k.source is v.source):
-        return Refusal("queries, keys and values are not the three parts of one tensor in this order", softmax)
+    if q.part is not None and not q.source is k.source is v.source:
+        return Refusal("queries, keys and values are not the three parts of one tensor", softmax)
     if v.scale != 1.0:
         return Refusal("the values are scaled", softmax)
-    left, keys, values = dims(q.source, ctx), dims(k.source, ctx), dims(v.source, ctx)
-    assert left is not None and keys is not None and values is not None
-    if left[0] != keys[0] or keys[:2] != values[:2]:
+    if q.batch != k.batch or k.batch != v.batch or k.length != v.length:
         return Refusal("batch or key sizes are not known to be equal", softmax)
-    if scores.mask is not None:
-        if ctx.dtype(scores.mask) not in (dtype, ir.DataType.FLOAT):
-            return Refusal("the mask has another element type", scores.mask)
-        if not fits(scores.mask, (left[0], q.heads, left[1], keys[1]), ctx):
-            return Refusal("the mask is not known to fit [B, N, S, T]", scores.mask)
+    for mask in scores.masks:
+        if ctx.dtype(mask) not in (dtype, ir.DataType.FLOAT) or ctx.dtype(mask) != ctx.dtype(scores.masks[0]):
+            return Refusal("the mask has another element type", mask)
+        if not fits(mask, (q.batch, q.heads, q.length, k.length), ctx):
+            return Refusal("the mask is not known to fit [B, N, S, T]", mask)
     return None
 
 
-def _skip_casts_down(value: ir.Value, ctx: GraphContext) -> tuple[ir.Value, list[ir.Node]]:
-    """Past the cast back to 16 bits after a float32 softmax."""
-    cast = ctx.single_user(value, "Cast")
-    return (value, []) if cast is None else (cast.outputs[0], [cast])
+def _check_guard(softmax: ir.Node, masks: Sequence[ir.Value], ctx: GraphContext) -> Refusal | None:
+    """Whether the guard can be moved behind the fused op."""
+    if not any(_nan_guard.may_hide_rows(mask, ctx) for mask in masks):
+        return None
+    if ctx.opset() < _nan_guard.LOWEST_OPSET:
+        return Refusal(f"rows without keys need opset {_nan_guard.LOWEST_OPSET}, the model has {ctx.opset()}", softmax)
+    for mask in masks:
+        shape = dims(mask, ctx) or ()
+        if not shape or (len(shape) > 2 and shape[-3] != 1):
+            return Refusal("rows without keys are not known to be the same for all heads", mask)
+    return None
+
+
+def _sum(masks: Sequence[ir.Value], ctx: GraphContext) -> tuple[ir.Value | None, list[ir.Node]]:
+    """All masks in one, and the nodes for that; each has ones or the sizes of [B, N, S, T]."""
+    nodes: list[ir.Node] = []
+    total = masks[0] if masks else None
+    for mask in masks[1:]:
+        assert total is not None
+        left, right = dims(total, ctx) or (), dims(mask, ctx) or ()
+        rank = max(len(left), len(right))
+        pairs = zip((1,) * (rank - len(left)) + left, (1,) * (rank - len(right)) + right, strict=True)
+        nodes.append(ctx.node("Add", [total, mask]))
+        total = nodes[-1].outputs[0]
+        total.type, total.shape = mask.type, ir.Shape([b if a == 1 else a for a, b in pairs])
+    return total, nodes
+
+
+def _down(value: ir.Value, ctx: GraphContext) -> tuple[ir.Value, list[ir.Node], bool]:
+    """From the softmax to the weights: past a guard against NaN and the cast back to 16 bits after a float32 softmax.
+
+    Returns:
+        The weights, the nodes on the way, and whether there is a guard.
+    """
+    nodes: list[ir.Node] = []
+    guarded = False
+    for _ in range(2):
+        cast = ctx.single_user(value, "Cast")
+        if cast is not None and not any(n.op_type == "Cast" for n in nodes):
+            value = cast.outputs[0]
+            nodes.append(cast)
+        guard = None if guarded else _nan_guard.find(value, ctx)
+        if guard is not None:
+            value, guarded = guard[0], True
+            nodes += guard[1]
+    return value, nodes, guarded
+
+
+def _removable(core: Sequence[ir.Node], heads: Sequence[ir.Node], ctx: GraphContext) -> tuple[ir.Node, ...]:
+    """The core and those nodes of `heads` that nothing else reads: exporters take sizes from the split tensors."""
+    chosen = dict.fromkeys([*core, *heads])
+    pending = list(dict.fromkeys(heads))
+    while True:
+        needed = [
+            n for n in pending if any(v.is_graph_output() or set(ctx.users(v)) - chosen.keys() for v in n.outputs)
+        ]
+        if not needed:
+            return tuple(chosen)
+        for node in needed:
+            del chosen[node]
+            pending.remove(node)
+
+
+def _merge_heads(source: ir.Value, perm: tuple[int, ...], ctx: GraphContext) -> list[ir.Node]:
+    """The nodes that make a [B, S, N * H] tensor of heads."""
+    nodes: list[ir.Node] = []
+    shape = dims(source, ctx)
+    assert shape is not None and source.type is not None
+    heads, size = shape[perm[2]], shape[perm[3]]
+    assert isinstance(heads, int) and isinstance(size, int)
+    width = heads * size
+    value = source
+    if perm != (0, 1, 2, 3):
+        nodes.append(ctx.node("Transpose", [value], {"perm": perm}))
+        value = nodes[0].outputs[0]
+        value.type, value.shape = source.type, ir.Shape([shape[i] for i in perm])
+    target = ctx.initializer(np.array([0, 0, width], np.int64), "merged")
+    nodes.append(ctx.node("Reshape", [value, target]))
+    merged = nodes[-1].outputs[0]
+    merged.type, merged.shape = source.type, ir.Shape([shape[perm[0]], shape[perm[1]], width])
+    return nodes
