@@ -5,6 +5,7 @@ none loses what matters:
 
 * operators listed in ``precision_ops`` stay, and so do nodes with a constant that 16 bits cannot hold;
 * cheap operators follow their operands; a division by a float32 result stays in float32;
+* what becomes an angle, an index or a logarithm stays, back to where it was computed in 16 bits anyway;
 * subgraphs stay in float32, with casts where they read values from outside;
 * a value is cast once per direction, right behind its producer.
 
@@ -23,7 +24,7 @@ import numpy.typing as npt
 import onnx_ir as ir
 
 from cuvil_onnx.passes.base import Pass
-from cuvil_onnx.passes.precision_ops import LIGHT, Places, convertible
+from cuvil_onnx.passes.precision_ops import COMPARISONS, LIGHT, SOURCES_OF_LOGS, Places, convertible, demanded
 from cuvil_onnx.rewrite.apply import replace_node
 from cuvil_onnx.rewrite.graph import GraphContext
 from cuvil_onnx.rewrite.provenance import RULE_KEY
@@ -86,11 +87,12 @@ class _Converter:
         ctx = self._ctx
         plan = _Plan({}, set())
         kept: set[ir.Node] = set()  # nodes with float32 results on purpose, which cheap readers follow
+        exact = demanded(list(self._graph), ctx)
         for node in self._graph:
             floats = [v for v in node.inputs if v is not None and ctx.dtype(v) == FLOAT]
             places = convertible(node, self._target, ctx)
             flows = [v for v in floats if not ctx.is_constant(v)]
-            stays = places is None or self._follows(node, flows, kept)
+            stays = places is None or self._follows(node, flows, kept) or self._stays_exact(node, flows, plan, exact)
             unfit = places is not None and any(self._unfit(node.inputs[i]) for i in places.inputs)
             if places is not None and not stays and not unfit:
                 plan.half[node] = places
@@ -109,6 +111,18 @@ class _Converter:
         if node.op_type == "Div" and node.inputs[1] is not None and node.inputs[1].producer() in kept:
             return True
         return all(v.producer() in kept for v in flows)
+
+    def _stays_exact(self, node: ir.Node, flows: list[ir.Value], plan: _Plan, exact: set[ir.Node]) -> bool:
+        """Whether the node would be the first to lose bits that a reader needs, or the only one to be converted."""
+        if node.domain:
+            return False
+        rounded = [v.producer() in plan.half for v in flows]
+        if node.op_type in COMPARISONS:
+            return not all(rounded)
+        if node in exact and (node.op_type in LIGHT or node.op_type in SOURCES_OF_LOGS or not any(rounded)):
+            return True
+        alone = all(not self._ctx.use_count(v) for v in node.outputs)  # only graph outputs, which are float32
+        return node.op_type in LIGHT and alone and not any(rounded)
 
     def _unfit(self, value: ir.Value | None) -> bool:
         """Whether a constant loses its meaning in fp16: too large, or a small parameter that becomes 0."""

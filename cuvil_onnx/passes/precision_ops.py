@@ -44,6 +44,7 @@ KEEP_FLOAT = frozenset(
         *("QuantizeLinear", "DequantizeLinear", "DynamicQuantizeLinear", "TfIdfVectorizer", "ConstantOfShape"),
         *("Cast", "CastLike", "Constant", "Optional", "Upsample"),
         "BitCast",  # reads the bits, of which there would be half as many
+        *("Sin", "Cos", "Tan"),  # of positions: rounding a large argument gives another angle
     }
 )
 """Operators of ONNX's domain that stay in float32. Casts are handled on their own."""
@@ -70,9 +71,16 @@ LIGHT = frozenset(
 )
 """Cheap operators: they follow their operands instead of forcing a change of precision."""
 
+COMPARISONS = frozenset({"Equal", "Greater", "GreaterOrEqual", "Less", "LessOrEqual"})
+"""Compare in 16 bits only what was computed in 16 bits: rounding makes different numbers equal."""
+
+SOURCES_OF_LOGS = frozenset({"Softmax", "Sigmoid", "HardSigmoid"})
+"""Their small results vanish in fp16, which Log would turn into -inf."""
+
 CUVIL_OPS = frozenset({"Attention", "Gelu", "LayerNorm"})
 """Fused operators that exist before the precision pass and can be made for another type."""
 
+_HANDS_ON = LIGHT | {"MatMul", "Einsum"}
 _SCATTERS = frozenset({"ScatterElements", "ScatterND"})
 _FLOAT = "tensor(float)"
 _ONLY_DATA = {"BatchNormalization": ("T",), "Resize": ("T", "T1")}
@@ -117,6 +125,29 @@ def convertible(node: ir.Node, target: ir.DataType, ctx: GraphContext) -> Places
     if not taken or any(not allowed.get(t, False) and t != _FLOAT for t in in_types.values()):
         return None
     return Places(taken, tuple(i for i in outputs if _formal(schema.outputs, i) in bound))
+
+
+def demanded(nodes: Sequence[ir.Node], ctx: GraphContext) -> set[ir.Node]:
+    """Nodes whose result another node needs in full: through cheap operators, what becomes an angle, an index or a log.
+
+    A position of 4001 is 4000 in fp16: its sine would be another one, and so would the element it points to.
+    """
+    found: set[ir.Node] = set()
+    for node in reversed(nodes):
+        if node.domain or not (_needs_all_bits(node, ctx) or (node in found and node.op_type in _HANDS_ON)):
+            continue
+        for value in node.inputs:
+            producer = None if value is None else value.producer()
+            if producer is not None and ctx.dtype(value) == ir.DataType.FLOAT:
+                found.add(producer)
+    return found
+
+
+def _needs_all_bits(node: ir.Node, ctx: GraphContext) -> bool:
+    if node.op_type == "Cast":
+        target = ctx.dtype(node.outputs[0])
+        return target == ir.DataType.BOOL or (target is not None and target.is_integer())
+    return node.op_type in ("Sin", "Cos", "Tan", "Log")
 
 
 def _is_tensor(value: ir.Value) -> bool:

@@ -166,3 +166,30 @@ def test_scatters_that_accumulate_stay_in_float(reduction: str) -> None:
 def test_bits_are_read_from_floats() -> None:
     model = made("(float[2,8] x) => (int32[2,8] y) { a = Relu(x) y = BitCast<to=6>(a) }", opset=26, ir_version=13)
     onnx.checker.check_model(half(model).model, full_check=True)
+
+
+FREQUENCIES = (1e4 ** -(np.arange(8) / 8)).astype(np.float32)
+DEMANDS = {
+    "angles": ("p = Cast<to=1>(i) q = Unsqueeze(p, k) f = {product} c = Cos(f) a = MatMul(x, w) y = Mul(a, c)"),
+    "indices": "p = Cast<to=1>(i) f = Mul(p, h) j = Cast<to=7>(f) g = Gather(t, j) y = MatMul(g, w)",
+    "ids": "p = Cast<to=1>(i) q = Unsqueeze(p, k) e = Equal(q, n) f = Cast<to=1>(e) a = MatMul(x, w) y = Mul(a, f)",
+    "logs": "a = MatMul(x, w) s = Softmax(a) y = Log(s)",
+}
+
+
+@pytest.mark.parametrize("product", ["Mul(q, f0)", "MatMul(q, f0)"])
+@pytest.mark.parametrize("kind", DEMANDS)
+def test_what_angles_indices_and_logs_are_made_of_stays_in_float(kind: str, product: str) -> None:
+    """fp16 counts to 2048 only, and ends at 6e-8: the results here would be others, not less precise ones."""
+    weights = {"f0": FREQUENCIES[None], "w": normal(8, 8), "k": np.array([1]), "n": np.float32(4001)}
+    weights |= {"h": np.float32(0.5), "t": normal(4000, 8)}
+    body = DEMANDS[kind].format(product=product)
+    model = made(f"(float[5,8] x, int64[5] i) => (float[5,8] y) {{ {body} }}", **weights)
+    close(model, half(model), x=normal(5, 8) * 10, i=np.array([1, 2049, 4000, 4001, 4003]))
+
+
+def test_a_cheap_node_alone_is_not_converted() -> None:
+    """Its operand and its result are float32: converting it would only cost bits."""
+    model = made("(float[2,8] x) => (float[2,8] z, float[2,4] y) { z = Identity(x) y = MatMul(x, w) }", w=normal(8, 4))
+    x = normal(2, 8) * 1e3
+    np.testing.assert_array_equal(run(half(model).model, x=x)[0], x)
