@@ -35,15 +35,16 @@ class FusedMatMul : public Op {
       p.accumulate = true;
     }
     const int64_t bytes = static_cast<int64_t>(size_of(a.dtype));
+    std::vector<GemmOperands> all;
     for (const MatMulShape::Call& call : s.calls) {
-      GemmOperands o;
+      GemmOperands& o = all.emplace_back();
       o.a = a.as<char>() + call.a * bytes;
       o.b = b.as<char>() + call.b * bytes;
       o.d = y.as<char>() + call.d * bytes;
       if (p.accumulate) o.c = z.as<char>() + call.d * bytes;
       o.bias = bias;
-      ctx.shared<GemmEngine>().run(ctx, p, o);
     }
+    ctx.shared<GemmEngine>().run(ctx, p, all);
   }
 
  private:

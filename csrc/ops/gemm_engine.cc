@@ -64,29 +64,36 @@ GemmEngine::~GemmEngine() {
   lt_.destroy(handle_);
 }
 
-void GemmEngine::run(OpContext& ctx, GemmProblem problem, const GemmOperands& o) {
+void GemmEngine::run(OpContext& ctx, const GemmProblem& problem, std::span<const GemmOperands> all) {
   if (problem.m == 0 || problem.n == 0 || problem.batch == 0) return;
-  if (problem.k == 0) {
-    // An empty sum: cuBLASLt takes no empty operand, the epilogue alone is the answer.
-    require(!problem.accumulate || o.beta == 1, "a product over K = 0 with beta = ", o.beta, " is not supported");
-    const int64_t count = problem.batch * problem.m * problem.n;
-    const bool in_place = problem.accumulate && o.c == o.d;
-    if (!in_place)
-      CUVIL_CUDA(cudaMemsetAsync(o.d, 0, static_cast<size_t>(count) * size_of(problem.dtype), ctx.stream()));
-    EpilogueParams e;
-    e.y = o.d;
-    e.bias = problem.bias ? o.bias : nullptr;
-    e.z = problem.accumulate && !in_place ? o.c : nullptr;
-    e.dtype = problem.dtype;
-    e.count = count;
-    e.channels = problem.n;
-    e.activation = {problem.activation, problem.activation_a, problem.activation_b};
-    CUVIL_CUDA(launch_epilogue(e, ctx.stream()));
-    return;
+  void* workspace = nullptr;
+  size_t bytes = 0;
+  for (const GemmOperands& o : all) {
+    if (problem.k == 0) {
+      run_empty_sum(ctx, problem, o);
+      continue;
+    }
+    const GemmPlan& chosen = plan(ctx, problem, o);
+    if (chosen.workspace() > bytes) workspace = ctx.scratch(bytes = chosen.workspace());
+    launch(chosen, o, workspace, ctx.stream());
   }
-  const GemmPlan& chosen = plan(ctx, problem, o);
-  void* workspace = chosen.workspace() ? ctx.scratch(chosen.workspace()) : nullptr;
-  launch(chosen, o, workspace, ctx.stream());
+}
+
+// cuBLASLt takes no empty operand, the epilogue alone is the answer.
+void GemmEngine::run_empty_sum(OpContext& ctx, const GemmProblem& problem, const GemmOperands& o) {
+  require(!problem.accumulate || o.beta == 1, "a product over K = 0 with beta = ", o.beta, " is not supported");
+  const int64_t count = problem.batch * problem.m * problem.n;
+  const bool in_place = problem.accumulate && o.c == o.d;
+  if (!in_place) CUVIL_CUDA(cudaMemsetAsync(o.d, 0, static_cast<size_t>(count) * size_of(problem.dtype), ctx.stream()));
+  EpilogueParams e;
+  e.y = o.d;
+  e.bias = problem.bias ? o.bias : nullptr;
+  e.z = problem.accumulate && !in_place ? o.c : nullptr;
+  e.dtype = problem.dtype;
+  e.count = count;
+  e.channels = problem.n;
+  e.activation = {problem.activation, problem.activation_a, problem.activation_b};
+  CUVIL_CUDA(launch_epilogue(e, ctx.stream()));
 }
 
 const GemmPlan& GemmEngine::plan(OpContext& ctx, GemmProblem problem, const GemmOperands& o, int max_alignment) {

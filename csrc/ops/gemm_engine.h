@@ -7,6 +7,7 @@
 #include <compare>
 #include <map>
 #include <memory>
+#include <span>
 
 #include "core/tuning_cache.h"
 #include "device/activation.h"
@@ -53,7 +54,11 @@ class GemmEngine : public SharedState {
   ~GemmEngine() override;
 
   // m, n, batch above zero; k == 0 gives act(bias + beta * C).
-  void run(OpContext& ctx, GemmProblem problem, const GemmOperands& operands);
+  void run(OpContext& ctx, const GemmProblem& problem, const GemmOperands& operands) {
+    run(ctx, problem, std::span(&operands, 1));
+  }
+  // The same product of several operands, one after the other in one workspace.
+  void run(OpContext& ctx, const GemmProblem& problem, std::span<const GemmOperands> all);
 
   // For callers that compare a product with something else: the plan, made on demand, and its launch on any stream
   // with a workspace of plan_workspace bytes. The plan serves pointers of `max_alignment`, even where these operands
@@ -63,6 +68,7 @@ class GemmEngine : public SharedState {
   void launch(const GemmPlan& plan, const GemmOperands& operands, void* workspace, cudaStream_t stream) const;
 
  private:
+  static void run_empty_sum(OpContext& ctx, const GemmProblem& problem, const GemmOperands& operands);
   std::unique_ptr<GemmPlan> make_plan(OpContext& ctx, const GemmProblem& problem, const GemmOperands& operands);
   bool choose_algorithm(OpContext& ctx, GemmPlan& plan, const GemmOperands& operands);
 

@@ -24,14 +24,15 @@ class MatMul : public Op {
     problem.batch = s.batch, problem.stride_a = s.stride_a, problem.stride_b = s.stride_b;
     problem.tf32 = ctx.allow_tf32();
     const int64_t bytes = static_cast<int64_t>(size_of(a.dtype));
+    std::vector<GemmOperands> all;
     for (const MatMulShape::Call& call : s.calls) {
-      GemmOperands o;
+      GemmOperands& o = all.emplace_back();
       o.a = a.as<char>() + call.a * bytes;
       o.b = b.as<char>() + call.b * bytes;
       o.d = y.as<char>() + call.d * bytes;
       o.alpha = alpha_;
-      ctx.shared<GemmEngine>().run(ctx, problem, o);
     }
+    ctx.shared<GemmEngine>().run(ctx, problem, all);
   }
 
  private:
