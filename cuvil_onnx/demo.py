@@ -64,7 +64,7 @@ def demo(wanted: str | None = None, seconds: float = 2.0) -> None:
             session = cuvil_onnx.InferenceSession(optimized)
         names = list(entry.compared) if entry.compared else None
         (first, *_) = session.run(names, feed)
-        print(f"output {first.shape} {first.dtype}, first values {np.ravel(first)[:4].round(4).tolist()}")
+        print(f"output {first.shape} {first.dtype}, first values {_first_values(first)}")
         session.run(names, feed)
         placement = session.placement()
         print(", ".join(f"{count} nodes on {provider}" for provider, count in placement.counts().items()))
@@ -76,6 +76,10 @@ def demo(wanted: str | None = None, seconds: float = 2.0) -> None:
         model, optimized, feed, name=entry.name, precision=precision, gpu=gpu, outputs=names, budget_s=seconds
     )
     print(render(result))
+
+
+def _first_values(array: Any) -> str:
+    return ", ".join(f"{value:.4g}" for value in np.ravel(array)[:4])
 
 
 def main() -> int:

@@ -106,6 +106,14 @@ def test_info(capsys):
     assert facts["provider"]["available"] == (facts["provider"]["reason"] is None)
 
 
+def test_info_warns_of_two_builds_of_onnxruntime(capsys, monkeypatch):
+    monkeypatch.setattr("cuvil_onnx.runtime.info._version", lambda _: "1.31.1")
+    _, out, _ = run(capsys, "info")
+    assert "warning: onnxruntime and onnxruntime-gpu are both installed" in out
+    _, out, _ = run(capsys, "info", "--json")
+    assert len(json.loads(out)["warnings"]) == 1
+
+
 def test_progress_goes_to_standard_error(capsys, model, tmp_path):
     _, out, err = run(capsys, "optimize", model, "-o", tmp_path / "o.onnx", "--json")
     assert "optimizing" in err

@@ -25,6 +25,12 @@ _PACKAGES = (
 )
 
 
+_TWO_BUILDS = (
+    "onnxruntime and onnxruntime-gpu are both installed and overwrite each other's files: "
+    "uninstall both, then install the one you want"
+)
+
+
 def cache_folder() -> Path:
     """Where compiled kernels and measured choices are kept: the rule of csrc/core/cache_dir.h."""
     if os.environ.get("CUVIL_CACHE_DIR"):
@@ -36,6 +42,7 @@ def cache_folder() -> Path:
 def gather() -> dict[str, Any]:
     """The facts as JSON values. Never raises for a part that is missing: that part says why."""
     reason = unavailable_reason()
+    packages = {name: _version(name) for name in _PACKAGES}
     cache = cache_folder()
     files = [f for f in cache.rglob("*") if f.is_file()] if cache.is_dir() else []
     return {
@@ -49,7 +56,8 @@ def gather() -> dict[str, Any]:
         },
         "driver": _driver_version(),
         "devices": [device.as_dict() for device in devices()],
-        "packages": {name: _version(name) for name in _PACKAGES},
+        "packages": packages,
+        "warnings": [_TWO_BUILDS] if packages["onnxruntime"] and packages["onnxruntime-gpu"] else [],
         "library_folders": nvidia_library_dirs(),
         "cache": {"folder": str(cache), "files": len(files), "bytes": sum(f.stat().st_size for f in files)},
     }
@@ -71,6 +79,7 @@ def render(facts: dict[str, Any]) -> str:
     ] or ["GPU: none"]
     lines += [f"{name}: {version or 'not installed'}" for name, version in facts["packages"].items()]
     lines += [f"libraries: {folder}" for folder in facts["library_folders"]]
+    lines += [f"warning: {warning}" for warning in facts["warnings"]]
     cache = facts["cache"]
     lines.append(f"cache: {cache['folder']} ({cache['files']} files, {cache['bytes'] / 2**20:.1f} MiB)")
     return "\n".join(lines)
