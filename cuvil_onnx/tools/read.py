@@ -9,7 +9,9 @@ import onnx_ir as ir
 
 from cuvil_onnx.errors import InvalidModelError, OptionError
 from cuvil_onnx.passes.load import read_proto
+from cuvil_onnx.passes.normalise import normalise
 from cuvil_onnx.passes.shapes import infer_shapes
+from cuvil_onnx.pipeline import Options, Pipeline
 from cuvil_onnx.rewrite.graph import GraphContext
 from cuvil_onnx.rewrite.trace import Trace
 
@@ -57,8 +59,29 @@ def learn_shapes(model: ir.Model, dims: Mapping[str, int] | None = None) -> None
         raise OptionError(f"no input has the dimension {min(unused)!r}")
     try:
         infer_shapes(GraphContext(model), Trace())
+        computed = (value for node in model.graph for value in node.outputs if value.name)
+        if all(map(_is_static, model.graph.inputs)) and not all(map(_is_static, computed)):
+            _learn_by_folding(model)
     except OSError:
         return  # a small weight that is needed for inference lies in a missing file
+
+
+def _learn_by_folding(model: ir.Model) -> None:
+    """Shapes behind computed sizes (Shape, Gather, Concat, Reshape): those that a copy has after folding."""
+    context, trace = GraphContext(model.clone()), Trace()
+    normalise(context, trace)
+    Pipeline(context, trace, Options(level="basic")).cleanup()
+    known = {v.name: v for node in context.model.graph for v in node.outputs if v.name}
+    for node in model.graph:
+        for value in node.outputs:
+            found = known.get(value.name or "")
+            if found is not None and found.shape is not None and found.type is not None and not _is_static(value):
+                value.type, value.shape = value.type or found.type, found.shape.copy()
+    infer_shapes(GraphContext(model), trace)
+
+
+def _is_static(value: ir.Value) -> bool:
+    return value.shape is not None and all(isinstance(dim, int) for dim in value.shape)
 
 
 def parse_dims(entries: Sequence[str]) -> dict[str, int]:

@@ -195,3 +195,12 @@ def test_errors_of_the_command(tiny: Path, tmp_path: Path, capsys: pytest.Captur
         err = capsys.readouterr().err
         assert message in err and err.count("\n") == 1
     assert tiny.read_bytes() == before
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_any_set_of_nodes(tiny: Path, tmp_path: Path, seed: int) -> None:
+    random = np.random.default_rng(seed)
+    names = [n.name for n in onnx.load(tiny).graph.node]
+    chosen = random.choice(names, size=int(random.integers(1, len(names))), replace=False)
+    made = extract(tiny, tmp_path / "part.onnx", nodes=list(map(str, chosen)), data=True)
+    assert agrees(tiny, made.output)

@@ -123,3 +123,19 @@ def test_float8_and_strings(tmp_path: Path) -> None:
     onnx.save(model, path)
     assert inspect(path).parameters["float8e4m3fn"]["bytes"] == 2
     assert inspect(path).parameters["string"]["elements"] == 2
+
+
+def test_computed_sizes_are_followed(tmp_path: Path) -> None:
+    text = """(float[N,4,6] x, float[6,5] w) => (float[a,b] y) {
+        s = Shape(x)
+        n = Gather(s, zero)
+        m = Mul(n, four)
+        one = Unsqueeze(m, axes)
+        to = Concat <axis = 0> (one, rest)
+        r = Reshape(x, to)
+        y = MatMul(r, w)
+    }"""
+    sizes = {"zero": np.int64(0), "four": np.int64(4), "axes": np.array([0]), "rest": np.array([6])}
+    facts = inspect(save(tmp_path / "m.onnx", text, **{k: np.asarray(v) for k, v in sizes.items()}), {"N": 2})
+    assert facts.unknown_cost == 0
+    assert facts.flops == 2 * 8 * 5 * 6 + 1  # the product, and the product of two scalars
