@@ -7,6 +7,7 @@ from collections.abc import Iterable
 import onnx_ir as ir
 
 from custom_ops.program import Operand, Program, UnsupportedError, compile_node, is_elementwise
+from cuvil_onnx.rewrite import walk
 from cuvil_onnx.rewrite.graph import Dim, GraphContext
 from cuvil_onnx.rules._common import dims, fit
 
@@ -26,25 +27,45 @@ HEAVY = frozenset({"Sin", "Cos", "Tan", "Pow", "Mod", "Softplus", "Mish", "Atanh
 _INTEGERS = (ir.DataType.INT64, ir.DataType.INT32, ir.DataType.BOOL)
 
 
-Shapes = dict[ir.Value, tuple[Dim, ...] | None]
+class Facts:
+    """What does not change while one region grows, looked up once for all the regions that are tried."""
+
+    def __init__(self, ctx: GraphContext) -> None:
+        self.ctx = ctx
+        self._shapes: dict[ir.Value, tuple[Dim, ...] | None] = {}
+        self._operands: dict[ir.Node, list[ir.Value]] = {}
+
+    def shape(self, value: ir.Value) -> tuple[Dim, ...] | None:
+        """The dimensions as `dims` gives them."""
+        if value not in self._shapes:
+            self._shapes[value] = dims(value, self.ctx)
+        return self._shapes[value]
+
+    def operands(self, node: ir.Node) -> list[ir.Value]:
+        """The inputs of a node that do not become part of the program."""
+        known = self._operands.get(node)
+        if known is None:
+            known = [v for v in node.inputs if v is not None and not _immediate(v, node, self.ctx)]
+            self._operands[node] = known
+        return known
 
 
 class Region:
     """A connected set of elementwise nodes of one graph, with its inputs and outputs in topological order."""
 
-    def __init__(self, nodes: Iterable[ir.Node], ctx: GraphContext, shapes: Shapes | None = None) -> None:
+    def __init__(self, nodes: Iterable[ir.Node], ctx: GraphContext, facts: Facts | None = None) -> None:
         self.ctx = ctx
-        self.shapes: Shapes = {} if shapes is None else shapes  # looked up once for all regions of one growth
+        self._facts = facts or Facts(ctx)
         self.nodes = sorted(nodes, key=ctx.order.key)
         self.members = set(self.nodes)
         inputs: dict[ir.Value, None] = {}
         self.outputs: list[ir.Value] = []
         for node in self.nodes:
-            for value in node.inputs:
-                if value is not None and value.producer() not in self.members and not _immediate(value, node, ctx):
+            for value in self._facts.operands(node):
+                if value.producer() not in self.members:
                     inputs[value] = None
             (output,) = node.outputs
-            if output.is_graph_output() or any(u not in self.members for u in ctx.users(output)):
+            if output.is_graph_output() or any(u not in self.members for u in walk.users(output)):
                 self.outputs.append(output)
         self.inputs = list(inputs)
 
@@ -59,14 +80,10 @@ class Region:
         """The region with one more node, when one kernel can compute that."""
         output = node.outputs[0]
         inputs = {v for v in self.inputs if v is not output}
-        inputs.update(
-            v
-            for v in node.inputs
-            if v is not None and v.producer() not in self.members and not _immediate(v, node, self.ctx)
-        )
+        inputs.update(v for v in self._facts.operands(node) if v.producer() not in self.members)
         if len(inputs) > MAX_INPUTS:
             return None
-        larger = Region([*self.nodes, node], self.ctx, self.shapes)
+        larger = Region([*self.nodes, node], self.ctx, self._facts)
         return larger if larger.allowed() else None
 
     def neighbours(self) -> list[ir.Node]:
@@ -87,12 +104,18 @@ class Region:
 
         An output that depends on all inputs has it by the rules of broadcasting, whatever the sizes are.
         """
-        depends: dict[ir.Value, set[ir.Value]] = {value: {value} for value in self.inputs}
+        depends = {value: 1 << index for index, value in enumerate(self.inputs)}  # a bit for each input
         for node in self.nodes:
-            depends[node.outputs[0]] = set().union(*(depends.get(v, set()) for v in node.inputs if v is not None))
+            bits = 0
+            for value in self._facts.operands(node):
+                bits |= depends.get(value, 0)
+            depends[node.outputs[0]] = bits
+        every = (1 << len(self.inputs)) - 1
         for output in self.outputs:
-            others = [v for v in self.inputs if v not in depends[output]]
-            full = self._shape(output) if others else ()
+            if depends[output] == every:
+                continue
+            full = self._shape(output)
+            others = [v for v in self.inputs if not depends[output] & depends[v]]
             if full is None or not all(fit(self._shape(v), full) for v in others):
                 return False
         return True
@@ -104,9 +127,7 @@ class Region:
         return full is not None and any(self._shape(v) not in (full, None) for v in heavy)
 
     def _shape(self, value: ir.Value) -> tuple[Dim, ...] | None:
-        if value not in self.shapes:
-            self.shapes[value] = dims(value, self.ctx)
-        return self.shapes[value]
+        return self._facts.shape(value)
 
     def _convex(self) -> bool:
         """Whether no path leaves the region and enters it again; then one node can take its place."""
