@@ -1,8 +1,9 @@
 // Reports indices that a kernel found out of range without waiting for it.
 //
 // An index in device memory is only known to the kernel, and waiting for every Gather would cost more than the Gather.
-// The kernel writes 0 where the index is out of range and raises a flag in mapped host memory; the node's next eager
-// execution finds the flag and fails. Within a CUDA Graph replay no host code runs: the zeros are all there is.
+// Where the index is out of range the kernel gathers 0 or scatters nothing, and raises a flag in host memory; the
+// node's next eager execution finds the flag and fails. Within a CUDA Graph replay no host code runs: nothing is
+// reported.
 #pragma once
 
 #include "ops/op.h"
@@ -24,7 +25,8 @@ class IndexGuard {
     volatile int* flag = flag_;
     const bool raised = *flag != 0;
     *flag = 0;
-    require(!raised, "an index was out of range in an earlier run of this node, whose output held 0 there");
+    require(!raised,
+            "an index was out of range in an earlier run of this node, which gathered 0 or scattered nothing there");
     return flag_;
   }
 
