@@ -37,6 +37,7 @@ void CudaMemory::release(void* p) {
 void CudaMemory::synchronize() { context_.synchronize_streams(); }
 
 size_t CudaMemory::available() {
+  const DeviceGuard guard(context_.info().id);
   size_t free_bytes = 0, total = 0;
   if (cudaMemGetInfo(&free_bytes, &total) != cudaSuccess) cudaGetLastError();
   return free_bytes;
