@@ -256,11 +256,20 @@ def _constant_of_shape(node: ir.Node, sizes: Sizes) -> Dims | None:
     return None if target is None or any(t is None for t in target) else tuple(t for t in target if t is not None)
 
 
+def _onnx_attention(node: ir.Node, q: Dims | None, sizes: Sizes) -> Dims | None:
+    v = sizes.of(node.inputs[2])
+    if q is None or v is None or len(q) != len(v):
+        return None
+    if len(q) == 4:
+        return (*q[:3], v[3])
+    heads, groups = (sizes.ctx.attr(node, name, 0) for name in ("q_num_heads", "kv_num_heads"))
+    return (*q[:2], v[2] * heads // groups) if groups and isinstance(v[2], int) else None
+
+
 def _attention(node: ir.Node, sizes: Sizes) -> Dims | None:
     q = sizes.of(node.inputs[0])
     if node.domain != "cuvil":
-        v = sizes.of(node.inputs[2])
-        return (*q[:3], v[3]) if q is not None and v is not None and len(q) == len(v) == 4 else None
+        return _onnx_attention(node, q, sizes)
     if q is None:
         return None
     if sizes.ctx.attr(node, "layout") == "packed":

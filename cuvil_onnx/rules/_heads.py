@@ -1,10 +1,11 @@
-"""Reads one operand of attention back to the tensor that was split into heads."""
+"""Reads one operand of attention back to the tensor that was split into heads, and finds where they are merged."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+import numpy as np
 import onnx_ir as ir
 
 from cuvil_onnx.rewrite.graph import Dim, GraphContext
@@ -88,6 +89,57 @@ def joined_source(sides: Sequence[Branch], ctx: GraphContext) -> tuple[ir.Value,
     width = 3 * sides[0].heads * sides[0].head_size
     last = ctx.attr(split, "axis", 0) in (2, -1) and whole is not None and len(whole) == 3 and whole[2] == width
     return (x, split) if last else None
+
+
+def merge(context: ir.Node, split: tuple[Dim, ...], ctx: GraphContext) -> list[ir.Node]:
+    """The transpose and the reshape that merge heads of sizes `split` again, or the transpose alone, or nothing."""
+    transpose = ctx.single_user(context.outputs[0], "Transpose")
+    if transpose is None or tuple(ctx.attr(transpose, "perm", ())) != SPLIT:
+        return []
+    if dims(transpose.outputs[0], ctx) != split:
+        return []
+    reshape = ctx.single_user(transpose.outputs[0], "Reshape")
+    heads, size = split[2:]
+    assert isinstance(heads, int) and isinstance(size, int)
+    if reshape is None or dims(reshape.outputs[0], ctx) != (*split[:2], heads * size):
+        return [transpose]
+    return [transpose, reshape]
+
+
+def set_merged_shape(value: ir.Value, like: ir.Value, heads: tuple[int, int] | None, ctx: GraphContext) -> None:
+    """Gives `value` the shape [B, S, N * H] when it stands for `like` [B, S, N, H] of `heads`, (N, H)."""
+    shape = dims(like, ctx)
+    if heads is not None and shape is not None:
+        value.shape = ir.Shape([*shape[:2], heads[0] * heads[1]])
+
+
+def split_again(
+    node: ir.Node, like: ir.Value, heads: tuple[int, int] | None, ctx: GraphContext
+) -> tuple[list[ir.Node], Sequence[ir.Value]]:
+    """(nodes, values) that end in a value like `like`: [B, S, N * H] as `node` gives it, or split into `heads`, (N, H).
+
+    Where merged heads are wanted in yet another shape, the transpose to [B, S, N, H] is all there is to replace.
+    """
+    if heads is None:
+        return [node], node.outputs
+    target = ctx.initializer(np.array([0, 0, *heads], np.int64), "heads")
+    reshape = ctx.node("Reshape", [node.outputs[0], target], like=like)
+    return [node, reshape], reshape.outputs
+
+
+def removable(core: Sequence[ir.Node], heads: Sequence[ir.Node], ctx: GraphContext) -> tuple[ir.Node, ...]:
+    """The core and those nodes of `heads` that nothing else reads: exporters take sizes from the split tensors."""
+    chosen = dict.fromkeys([*core, *heads])
+    pending = list(dict.fromkeys(heads))
+    while True:
+        needed = [
+            n for n in pending if any(v.is_graph_output() or set(ctx.users(v)) - chosen.keys() for v in n.outputs)
+        ]
+        if not needed:
+            return tuple(chosen)
+        for node in needed:
+            del chosen[node]
+            pending.remove(node)
 
 
 def _walk(value: ir.Value | None, ctx: GraphContext) -> tuple[ir.Value | None, float, list[int], list[ir.Node]]:

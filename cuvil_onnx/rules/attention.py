@@ -25,7 +25,17 @@ from cuvil_onnx.rewrite.pattern import operands
 from cuvil_onnx.rewrite.rule import Exactness, Match, Phase, Refusal, Replacement, Rule
 from cuvil_onnx.rules import _nan_guard
 from cuvil_onnx.rules._common import TENSOR_CORE_TYPES, dims, fits, make
-from cuvil_onnx.rules._heads import SPLIT, Branch, branch, joined_source, scale_of, unmerged
+from cuvil_onnx.rules._heads import (
+    Branch,
+    branch,
+    joined_source,
+    merge,
+    removable,
+    scale_of,
+    set_merged_shape,
+    split_again,
+    unmerged,
+)
 
 
 @dataclass
@@ -70,7 +80,7 @@ class Attention(Rule):
         problem = _check(node, sides, scores, ctx) or (_check_guard(node, scores.masks, ctx) if guarded else None)
         if problem is not None:
             return problem
-        merged = _merge(context, q, ctx)
+        merged = merge(context, (q.batch, q.length, q.heads, q.head_size), ctx)
         if not merged:
             return Refusal("the heads of the result are not merged into [B, S, N * H]", context)
         if ctx.dtype(merged[-1].outputs[0]) != ctx.dtype(q.source):
@@ -89,7 +99,7 @@ class Attention(Rule):
         hides = guarded and any(_nan_guard.may_hide_rows(m, ctx) for m in scores.masks)
         attrs = {"node": node_attrs, "perms": perms, "masks": scores.masks, "guard": hides}
         attrs["heads"] = (q.heads, q.head_size) if merged[-1].op_type == "Transpose" else None
-        return Match(node, _removable(core, heads, ctx), outputs=merged[-1].outputs, values=values, attrs=attrs)
+        return Match(node, removable(core, heads, ctx), outputs=merged[-1].outputs, values=values, attrs=attrs)
 
     def rewrite(self, match: Match, ctx: GraphContext) -> Replacement | Refusal:
         values, like = dict(match.values), match.outputs[0]
@@ -104,19 +114,13 @@ class Attention(Rule):
         mask, sums = _sum(match.attrs["masks"], ctx)
         inputs = [values["q"], values["k"], values["v"], mask]
         node, function = make("Attention", inputs, match.attrs["node"], ctx, dtype, [like])
+        set_merged_shape(node.outputs[0], like, match.attrs["heads"], ctx)
         nodes += [*sums, node]
-        if match.attrs["heads"] is not None:
-            shape = dims(like, ctx)
-            assert shape is not None
-            heads, size = match.attrs["heads"]
-            node.outputs[0].shape = ir.Shape([*shape[:2], heads * size])
         if match.attrs["guard"] and mask is not None:
             nodes += _nan_guard.rows(mask, ctx)
             nodes.append(_nan_guard.choose_zero(node.outputs[0], nodes[-1].outputs[0], ctx))
-        if match.attrs["heads"] is not None:
-            target = ctx.initializer(np.array([0, 0, *match.attrs["heads"]], np.int64), "heads")
-            nodes.append(ctx.node("Reshape", [nodes[-1].outputs[0], target], like=like))
-        return Replacement(nodes, nodes[-1].outputs, (function,))
+        end, outputs = split_again(nodes.pop(), like, match.attrs["heads"], ctx)
+        return Replacement([*nodes, *end], outputs, (function,))
 
 
 def _scores(softmax: ir.Node, ctx: GraphContext) -> _Scores | Refusal | None:
@@ -167,19 +171,6 @@ def _is_score(value: ir.Value, ctx: GraphContext) -> bool:
         elif node.op_type in ("Cast", "Add"):
             pending.extend(node.inputs)
     return False
-
-
-def _merge(context: ir.Node, q: Branch, ctx: GraphContext) -> list[ir.Node]:
-    """The transpose and the reshape that merge the heads again, or the transpose alone; empty when there is none."""
-    transpose = ctx.single_user(context.outputs[0], "Transpose")
-    if transpose is None or tuple(ctx.attr(transpose, "perm", ())) != SPLIT:
-        return []
-    if dims(transpose.outputs[0], ctx) != (q.batch, q.length, q.heads, q.head_size):
-        return []
-    reshape = ctx.single_user(transpose.outputs[0], "Reshape")
-    if reshape is None or dims(reshape.outputs[0], ctx) != (q.batch, q.length, q.heads * q.head_size):
-        return [transpose]
-    return [transpose, reshape]
 
 
 def _check(softmax: ir.Node, sides: Sequence[Branch], scores: _Scores, ctx: GraphContext) -> Refusal | None:
@@ -254,21 +245,6 @@ def _down(value: ir.Value, ctx: GraphContext) -> tuple[ir.Value, list[ir.Node], 
             value, guarded = guard[0], True
             nodes += guard[1]
     return value, nodes, guarded
-
-
-def _removable(core: Sequence[ir.Node], heads: Sequence[ir.Node], ctx: GraphContext) -> tuple[ir.Node, ...]:
-    """The core and those nodes of `heads` that nothing else reads: exporters take sizes from the split tensors."""
-    chosen = dict.fromkeys([*core, *heads])
-    pending = list(dict.fromkeys(heads))
-    while True:
-        needed = [
-            n for n in pending if any(v.is_graph_output() or set(ctx.users(v)) - chosen.keys() for v in n.outputs)
-        ]
-        if not needed:
-            return tuple(chosen)
-        for node in needed:
-            del chosen[node]
-            pending.remove(node)
 
 
 def _merge_heads(source: ir.Value, perm: tuple[int, ...], ctx: GraphContext) -> list[ir.Node]:

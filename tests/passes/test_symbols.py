@@ -105,6 +105,11 @@ def test_onnx_attention_has_the_queries_shape_and_the_values_size() -> None:
         "{ a = Attention(q, k, v) y = Relu(a) }"
     )
     assert shapes(text, opset=23)["a"] == ("B", 2, "S", 6)
+    merged = (
+        "(float[B,S,16] q, float[B,T,8] k, float[B,T,12] v) => (float[B,S,24] y) "
+        "{ a = Attention<q_num_heads=4, kv_num_heads=2>(q, k, v) y = Relu(a) }"
+    )
+    assert shapes(merged, opset=23)["a"] == ("B", "S", 24)
 
 
 def test_expand_to_a_guarded_shape() -> None:
