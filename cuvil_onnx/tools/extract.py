@@ -54,7 +54,8 @@ def extract(
 
     Raises:
         OptionError: unknown or missing names, or outputs that do not follow from the inputs alone.
-        CuvilError: the type of an input of the part is unknown, or ``data`` and the model does not run on the CPU.
+        CuvilError: the type of an input or output of the part is unknown (sequences), or ``data`` and the model does
+            not run on the CPU.
         OutputError: ``output`` cannot be written.
     """
     if bool(nodes) == bool(inputs or outputs):
@@ -227,7 +228,7 @@ def _cut(
         fresh.append(ir.Value(name=value.name, type=value.type, shape=value.shape))
     for value in (*fresh, *exits):
         if value.type is None:
-            raise CuvilError(f"the element type of {value.name!r} is unknown, so it cannot be an input or output")
+            raise CuvilError(f"the type of {value.name!r} is unknown, so it cannot be an input or output")
     owners = dict(walk.all_graphs(graph))
     graph.outputs.clear()
     for old, new in zip(entries, fresh, strict=True):
