@@ -21,6 +21,7 @@ class Names:
 
     def __init__(self) -> None:
         self._bounds: dict[str, tuple[Dim, int]] = {}
+        self._products: dict[str, tuple[int, tuple[str, ...]]] = {}
 
     def formula(self, text: str) -> str:
         """The symbol of a formula; the same for the same text, in later sweeps too."""
@@ -43,18 +44,26 @@ class Names:
         return self.formula(f"({a}-{b})")
 
     def multiply(self, factors: Sequence[Dim]) -> Dim:
-        """The product."""
-        number = 1
-        symbols: list[str] = []
-        for factor in factors:
-            if isinstance(factor, int):
-                number *= factor
-            else:
-                symbols.append(factor)
+        """The product; products among the factors are taken apart, so that grouping does not matter."""
+        number, symbols = self._factors(factors)
         if not symbols or number == 0:
             return number
         texts = sorted(symbols) if number == 1 else [str(number), *sorted(symbols)]
-        return symbols[0] if len(texts) == 1 else self.formula(f"({'*'.join(texts)})")
+        if len(texts) == 1:
+            return symbols[0]
+        name = self.formula(f"({'*'.join(texts)})")
+        self._products[name] = (number, tuple(symbols))
+        return name
+
+    def _factors(self, dims: Sequence[Dim]) -> tuple[int, list[str]]:
+        """The number and the symbols whose product `dims` multiply to."""
+        number = 1
+        symbols: list[str] = []
+        for dim in dims:
+            factor, parts = (dim, ()) if isinstance(dim, int) else self._products.get(dim, (1, (dim,)))
+            number *= factor
+            symbols.extend(parts)
+        return number, symbols
 
     def divide(self, a: Dim, b: Dim) -> Dim:
         """a / b, truncated; b is positive."""
@@ -107,15 +116,11 @@ class Names:
 
     def remainder(self, whole: Dims, parts: Sequence[Dim]) -> Dim:
         """What -1 stands for in a reshape of `whole` to `parts` and -1."""
-        numbers = [d for d in whole if isinstance(d, int)]
-        top, bottom = Counter(d for d in whole if isinstance(d, str)), Counter(d for d in parts if isinstance(d, str))
+        number, symbols = self._factors(whole)
+        divisor, below = self._factors(parts)
+        top, bottom = Counter(symbols), Counter(below)
         common = top & bottom
         top, bottom = top - common, bottom - common
-        number, divisor = 1, 1
-        for n in numbers:
-            number *= n
-        for part in parts:
-            divisor *= part if isinstance(part, int) else 1
         if not bottom and divisor > 0 and number % divisor == 0:
             return self.multiply([number // divisor, *top.elements()])
         left = self.multiply([number, *top.elements()])

@@ -194,12 +194,12 @@ def _slice(node: ir.Node, sizes: Sizes) -> Dims | None:
     dims = list(x)
     for start, end, axis, step in zip(starts, ends, axes, steps, strict=True):
         size = dims[axis % len(x)]
-        if step != 1 or end is None:
+        if step < 1 or end is None:
             return None
         if isinstance(size, int) and isinstance(end, int):
             low, high = (min(max(p + size if p < 0 else p, 0), size) for p in (start, end))
-            dims[axis % len(x)] = max(high - low, 0)
-        elif start != 0:
+            dims[axis % len(x)] = max(-(-(high - low) // step), 0)
+        elif step != 1 or start != 0:
             return None
         elif (isinstance(end, int) and end > 1 << 30) or end == size:
             continue

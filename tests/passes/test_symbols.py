@@ -70,6 +70,35 @@ def test_minus_one_is_what_is_left() -> None:
     assert found["y"] == found["w"]
 
 
+def test_windows_and_back() -> None:
+    # Swin: 16 windows a picture become rows of the batch; -1 brings the batch back.
+    text = (
+        "(float[B,16,16,8] x) => (float[B,16,16,8] y) { w = Reshape(x, windows) t = Transpose<perm=[0,1,3,2,4,5]>(w) "
+        "r = Reshape(t, rows) n = Relu(r) u = Reshape(n, windows) y = Reshape(u, whole) }"
+    )
+    sizes = {"windows": [-1, 4, 4, 4, 4, 8], "rows": [-1, 16, 8], "whole": [-1, 16, 16, 8]}
+    found = shapes(text, **{name: np.array(value) for name, value in sizes.items()})
+    assert found["w"] == ("B", 4, 4, 4, 4, 8) and found["r"] == ("(16*B)", 16, 8)
+    assert found["u"] == found["w"] and found["y"] == ("B", 16, 16, 8)
+
+
+def test_minus_one_that_does_not_divide_is_no_known_size() -> None:
+    found = shapes("(float[B,6] x) => (float[K,4] y) { y = Reshape(x, t) z = Relu(y) }", t=np.array([-1, 4]))
+    assert found["y"][0] not in ("B", None) and found["z"] == found["y"]
+
+
+@pytest.mark.parametrize(
+    ("start", "end", "step", "size"), [(0, 9, 2, 5), (1, 9, 2, 4), (1, 1 << 40, 3, 3), (-4, -1, 2, 2), (7, 2, 2, 0)]
+)
+def test_slice_with_a_step(start: int, end: int, step: int, size: int) -> None:
+    constants = {"s": start, "e": end, "a": 1, "p": step}
+    found = shapes(
+        "(float[B,9] x) => (float[B,K] y) { y = Slice(x, s, e, a, p) }",
+        **{k: np.array([v]) for k, v in constants.items()},
+    )
+    assert found["y"] == ("B", size) and len(range(9)[start:end:step]) == size
+
+
 def test_attention_scores_and_context() -> None:
     text = (
         "(float[B,S,2,4] q, float[B,T,2,4] k, float[B,1,1,T] m) => (float[B,S,2,4] y) { "
