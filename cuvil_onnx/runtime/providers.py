@@ -80,6 +80,21 @@ def _check_options(provider_options: Any, entries: list[Any]) -> None:
         raise ValueError("'provider_options' values must be dicts.")
 
 
+def flag(options: Mapping[str, str], name: str, default: bool) -> bool:
+    """A provider option that is on or off, by the provider's own rule; raises ValueError for anything else."""
+    value = options.get(name, str(int(default)))
+    if value.lower() not in ("0", "1", "false", "true"):
+        raise ValueError(f"option {name}={value!r} is neither 0 nor 1")
+    return value.lower() in ("1", "true")
+
+
+def number(options: Mapping[str, str], name: str) -> int:
+    """A provider option that is a whole number from 0; raises ValueError for anything else."""
+    if not options[name].isdecimal():
+        raise ValueError(f"option {name}={options[name]!r} is not a number")
+    return int(options[name])
+
+
 def warn_fallback(providers: Providers, stacklevel: int) -> None:
     """The one warning of a session that wanted the GPU and does not get it."""
     if providers.fallback is not None:

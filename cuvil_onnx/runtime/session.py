@@ -108,14 +108,15 @@ class InferenceSession:
             self._session = self._create(source, resolved)
             self._graph_reason = plain
             return
-        device_id = int(ours.setdefault("device_id", "0"))
+        ours.setdefault("device_id", "0")
+        device_id = provider_arguments.number(ours, "device_id")
         if "user_compute_stream" in ours:
-            self._stream = Stream(context(device_id), int(ours["user_compute_stream"]))
+            self._stream = Stream(context(device_id), provider_arguments.number(ours, "user_compute_stream"))
         else:
             self._stream, self._pooled = stream_pool.take(device_id), True
             ours["user_compute_stream"] = str(self._stream.handle)
         ours["max_captured_graphs"] = str(self._cache.limit)
-        wanted = policy != NEVER and _is_on(ours.get("enable_cuda_graph", "1"))
+        wanted = provider_arguments.flag(ours, "enable_cuda_graph", True) and policy != NEVER
         with _placement_file(ours) as path:
             try:
                 self._session = self._create_capturing(source, resolved, ours, policy, wanted)
@@ -342,7 +343,7 @@ def _not_capturable(resolved: Providers) -> str | None:
     """Why sessions with these providers are never captured; such a session also keeps its own stream."""
     if resolved.ours is None or not resolved.alone:
         return resolved.fallback or f"the session does not use {EP_NAME} alone"
-    if _is_on(resolved.ours.get("stream_aware", "0")):
+    if provider_arguments.flag(resolved.ours, "stream_aware", False):
         return "option stream_aware leaves the streams to ONNX Runtime"
     return None
 
@@ -357,10 +358,6 @@ def _releaser(session: InferenceSession) -> Callable[[int], None]:
             owner._release_graph(graph_id)
 
     return release
-
-
-def _is_on(value: str) -> bool:
-    return value.lower() in ("1", "true")
 
 
 def _check_output(output: str | None) -> None:

@@ -54,7 +54,9 @@ def build_fake(out: pathlib.Path) -> pathlib.Path:
     include = [f"-I{HERE / 'fake'}", f"-I{ROOT / 'csrc'}", f"-I{HERE}", "-isystem", str(ort_headers())]
     warnings = ["-Wall", "-Wextra", "-Wno-missing-field-initializers", "-Werror"]
     command = [compiler, *FLAGS, *warnings, *include]
-    return _build([*_common_sources(), HERE / "fake/cuda.cc"], command, [compiler, "-pthread"], out)
+    return _build(
+        [*_common_sources(), HERE / "fake/cuda.cc", HERE / "fake/driver.cc"], command, [compiler, "-pthread"], out
+    )
 
 
 def build_gpu(out: pathlib.Path) -> pathlib.Path:

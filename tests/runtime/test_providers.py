@@ -74,3 +74,15 @@ def test_options_that_forbid_the_cpu_leave_it_out(available):
 def test_options_that_forbid_the_cpu_make_a_missing_gpu_an_error(unavailable):
     with pytest.raises(RuntimeError, match=r"disable_cpu_ep_fallback.*no GPU"):
         providers.resolve([OURS], None, no_cpu=True)
+
+
+def test_option_values_are_read_by_the_providers_own_rule():
+    assert providers.flag({"enable_cuda_graph": "True"}, "enable_cuda_graph", False)
+    assert not providers.flag({"enable_cuda_graph": "0"}, "enable_cuda_graph", True)
+    assert providers.flag({}, "enable_cuda_graph", True)
+    with pytest.raises(ValueError, match="enable_cuda_graph='maybe'"):
+        providers.flag({"enable_cuda_graph": "maybe"}, "enable_cuda_graph", True)
+    assert providers.number({"device_id": "3"}, "device_id") == 3
+    for text in ("first", "-1", "1.5", ""):
+        with pytest.raises(ValueError, match="device_id="):
+            providers.number({"device_id": text}, "device_id")
