@@ -12,7 +12,7 @@ import onnx
 import onnx_ir as ir
 
 from cuvil_onnx import verify as verification
-from cuvil_onnx.errors import OptionError, OutputError, VerificationError
+from cuvil_onnx.errors import CuvilError, InvalidModelError, OptionError, OutputError, VerificationError
 from cuvil_onnx.passes.load import Source, load
 from cuvil_onnx.passes.signature import Signature
 from cuvil_onnx.passes.write import PROTO_LIMIT, self_contained, write_model
@@ -127,7 +127,13 @@ def optimize(
     if output is not None and Path(output).resolve() in source.files:
         raise OutputError(f"{output}: is the input model; choose another path")
     original = _original(source, verify)
-    result = _optimize_once(source, options)
+    try:
+        result = _optimize_once(source, options)
+    except CuvilError:
+        raise
+    except Exception as error:
+        _blame_model(model, error)
+        raise
     if original is not None:
         outcome = _compare(original, result, options, inputs)
         if outcome.status == "failed" and verify is None:
@@ -147,6 +153,17 @@ def _optimize_once(source: Source, options: Options) -> Optimized:
     run(source.model, trace, options)
     signature.restore(source.model)
     return Optimized(source.model, Report(before, collect(source.model), trace), source)
+
+
+def _blame_model(model: Any, error: Exception) -> None:
+    """Raises InvalidModelError when ONNX Runtime cannot make sense of ``model`` either; returns when it can."""
+    try:
+        verification.cpu_session(self_contained(load(model).model))
+    except ImportError:
+        return
+    except Exception as reason:
+        line = " ".join(str(reason).split())[:300]
+        raise InvalidModelError(f"invalid model: onnxruntime does not load it: {line}") from error
 
 
 def _original(source: Source, verify: bool | None) -> onnx.ModelProto | None:

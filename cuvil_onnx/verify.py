@@ -86,6 +86,9 @@ def verify(
 
     Returns:
         "skipped" when the original does not run here (unknown operators, inputs that cannot be guessed).
+
+    Raises:
+        OptionError: the original does not run on the given inputs.
     """
     try:
         import onnxruntime  # noqa: F401
@@ -111,6 +114,8 @@ def verify(
             expected = original.run(names, feeds)
         except Exception as error:
             problem = _line(error)
+            if inputs is not None:
+                raise OptionError(f"the original does not run on the inputs for verification: {problem}") from error
             continue
         try:
             found = optimized.run(names, feeds)
@@ -226,6 +231,8 @@ def input_sets(model: onnx.ModelProto, inputs: Feeds | Sequence[Feeds] | None) -
     if inputs is None:
         return ({i.name: _generate(i, k) for i in required} for k in range(len(BATCHES)))
     given = [inputs] if isinstance(inputs, Mapping) else list(inputs)
+    if not given or not all(isinstance(feeds, Mapping) for feeds in given):
+        raise OptionError("inputs is neither a dict from input names to arrays nor a list of such dicts")
     for feeds in given:
         missing = [i.name for i in required if i.name not in feeds]
         if missing:

@@ -273,6 +273,32 @@ def test_given_inputs_are_used() -> None:
         cuvil_onnx.optimize(made(), verify=True, inputs={"z": X})
 
 
+@pytest.mark.parametrize("verify", [None, True])
+@pytest.mark.parametrize(
+    "inputs",
+    [{"q": X}, {"x": X[:, :5]}, {"x": X.astype(np.float64)}, {"x": X, "z": X}, [{"x": X}, {"x": X[0]}], [], "x", [X]],
+)
+def test_inputs_that_do_not_fit_are_refused(inputs: Any, verify: bool | None) -> None:
+    with pytest.raises(OptionError, match="inputs"):
+        cuvil_onnx.optimize(made(), inputs=inputs, verify=verify)
+
+
+def test_nonsense_that_no_runtime_accepts_is_the_model_s_fault() -> None:
+    model = made("(float[1,1,4,4] x) => (float[1,1,2,2] y) { y = Conv<strides=[0,0]>(x, w) }", w=W[None, None, :2, :2])
+    with pytest.raises(InvalidModelError, match="onnxruntime does not load it"):
+        cuvil_onnx.optimize(model)
+
+
+def test_functions_written_for_another_opset_are_kept() -> None:
+    body = [helper.make_node("Relu", ["a"], ["t"]), helper.make_node("Neg", ["t"], ["b"])]
+    function = helper.make_function("my", "F", ["a"], ["b"], body, [helper.make_opsetid("", 13)])
+    model = made("(float[N,8] x) => (float[N,8] y) { a = my.F(x) b = Abs(a) y = Neg(b) }", w=W)
+    model.opset_import.append(helper.make_opsetid("my", 1))
+    model.functions.append(function)
+    result = cuvil_onnx.optimize(model, verify=True)
+    np.testing.assert_array_equal(run(result.model)[0], -np.maximum(X, 0))
+
+
 def test_a_model_that_cannot_be_run_can_only_be_optimized_unverified() -> None:
     graph = onnx.parser.parse_graph("g (float[4] x) => (float[4] y) { y = my.own.Thing(x) }")
     imports = [helper.make_opsetid("", 17), helper.make_opsetid("my.own", 1)]
@@ -337,9 +363,7 @@ def test_a_pipe_or_device_is_not_read(tmp_path: Path) -> None:
         cuvil_onnx.optimize(tmp_path / "pipe")
 
 
-def test_weights_and_model_are_replaced_together_or_not_at_all(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_weights_and_model_are_replaced_together_or_not_at_all(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     external, target = tmp_path / "in" / "x.onnx", tmp_path / "out" / "o.onnx"
     for folder in (external.parent, target.parent):
         folder.mkdir()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import logging
 import math
 import os
 from pathlib import Path
@@ -15,12 +16,20 @@ from google.protobuf import text_format  # type: ignore[import-untyped]
 from google.protobuf.message import DecodeError  # type: ignore[import-untyped]
 
 from cuvil_onnx.errors import InvalidModelError, ModelLoadError, OptionError, UnsupportedModelError
+from cuvil_onnx.passes import external
 from cuvil_onnx.passes.limits import newest_opset_and_ir
 from cuvil_onnx.passes.normalise import sort_graphs
 from cuvil_onnx.passes.shapes import walk_protos, weightless_proto
 from cuvil_onnx.rewrite import walk
 
 MAX_DENSE_BYTES = 1 << 28
+
+RUNNABLE = (
+    "Field 'shape' of 'type' is required",  # inputs without a shape
+    "No Op registered",  # operators of its own in ONNX's domain
+    "FunctionOp imports version",  # functions written for another opset
+)
+"""What onnx's checker objects to and ONNX Runtime runs."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -50,15 +59,17 @@ def load(model: Any) -> Source:
         OptionError: an object of another type.
     """
     path: Path | None = None
+    files: set[Path] = set()
     if isinstance(model, (str, os.PathLike)):
         path, kind = Path(model), "path"
-        private = _from_proto(read_proto(path), str(path), path.parent)
+        private = _from_proto(read_proto(path), str(path), files, path.parent)
+        files.add(path.resolve())
     elif isinstance(model, (bytes, bytearray, memoryview)):
         kind = "bytes"
-        private = _from_proto(_parse(bytes(model), "the given bytes"), "the model")
+        private = _from_proto(_parse(bytes(model), "the given bytes"), "the model", files)
     elif isinstance(model, onnx.ModelProto):
         kind = "proto"
-        private = _from_proto(model, "the model")
+        private = _from_proto(model, "the model", files)
     elif isinstance(model, ir.Model):
         kind = "ir"
         _check_versions(model.ir_version, dict(model.graph.opset_imports), "the model")
@@ -70,10 +81,9 @@ def load(model: Any) -> Source:
         import onnx_graphsurgeon as gs
 
         kind = "graphsurgeon"
-        private = _from_proto(gs.export_onnx(model), "the model")
+        private = _from_proto(gs.export_onnx(model), "the model", files)
     else:
         raise OptionError(f"cannot read a model from a {type(model).__name__}")
-    files = {path.resolve()} if path is not None else set()
     files |= check_external(private)
     _check_graph(private)
     return Source(private, path, frozenset(files), kind)
@@ -81,13 +91,13 @@ def load(model: Any) -> Source:
 
 def read_proto(path: Path) -> onnx.ModelProto:
     """The file as it is, without external data; ModelLoadError when it is no ONNX file."""
-    if not path.exists():
-        raise ModelLoadError(f"{path}: no such file")
-    if path.is_dir():
-        raise ModelLoadError(f"{path}: is a folder, an ONNX file is required")
-    if not path.is_file():
-        raise ModelLoadError(f"{path}: is no regular file")  # reading a device or pipe may never end
     try:
+        if not path.exists():
+            raise ModelLoadError(f"{path}: no such file")
+        if path.is_dir():
+            raise ModelLoadError(f"{path}: is a folder, an ONNX file is required")
+        if not path.is_file():
+            raise ModelLoadError(f"{path}: is no regular file")  # reading a device or pipe may never end
         if path.suffix in (".onnx", ".ort", "") or path.stat().st_size == 0:
             return _parse(path.read_bytes(), str(path))
         return onnx.load(path, load_external_data=False)
@@ -108,11 +118,17 @@ def _parse(data: bytes, name: str) -> onnx.ModelProto:
     return proto
 
 
-def _from_proto(proto: onnx.ModelProto, name: str, folder: Path | None = None) -> ir.Model:
+def _from_proto(proto: onnx.ModelProto, name: str, files: set[Path], folder: Path | None = None) -> ir.Model:
+    """The model; adds the files of its external data to ``files``."""
     _check_versions(proto.ir_version, {o.domain: o.version for o in proto.opset_import}, name)
     if not proto.graph.output:
         raise UnsupportedModelError(f"{name}: the graph is empty: it has no outputs")
+    proto, used = external.checked(proto, folder or Path())
+    files |= used
     proto = _dense(proto, name)
+    logger = logging.getLogger("onnx_ir")
+    level = logger.level
+    logger.setLevel(logging.ERROR)  # it warns of what _check_graph is about to refuse
     try:
         model = ir.from_proto(proto)
     except Exception as error:
@@ -120,6 +136,8 @@ def _from_proto(proto: onnx.ModelProto, name: str, folder: Path | None = None) -
         while cause.__cause__ is not None:  # onnx-ir wraps the reason once per level of the file
             cause = cause.__cause__
         raise InvalidModelError(f"{name}: cannot be read: {cause}") from error
+    finally:
+        logger.setLevel(level)
     if folder is not None:
         ir.external_data.set_base_dir(model.graph, str(folder))
     return model
@@ -218,8 +236,8 @@ def _check_graph(model: ir.Model) -> None:
         onnx.checker.check_model(proto)
     except onnx.checker.ValidationError as error:
         message = " ".join(str(error).split())
-        if "Field 'shape' of 'type' is required" in message or "No Op registered" in message:
-            return  # ONNX Runtime runs inputs without a shape, and has operators of its own in ONNX's domain
+        if any(text in message for text in RUNNABLE):
+            return
         raise InvalidModelError(f"invalid model: {message[:300]}") from error
 
 
