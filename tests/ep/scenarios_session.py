@@ -260,3 +260,57 @@ def session_options_that_are_wrong_are_told() -> None:
         assert all(word in text for word in words), text
     with session() as sess:
         check(sess.run(None, feed(3, 0))[0], feed(3, 0))
+
+
+@fake_scenario
+def session_captures_while_other_threads_copy_and_run() -> None:
+    """What other threads put on the device meanwhile must happen, and not become part of a graph."""
+    wrong: list[Any] = []
+    stop = threading.Event()
+    with session(cuda_graph="always", max_captured_graphs=1) as sess:
+
+        def guarded(work: Any) -> threading.Thread:
+            def body() -> None:
+                try:
+                    seed = 0
+                    while not stop.is_set():
+                        seed += 1
+                        work(seed)
+                except Exception as error:
+                    wrong.append(error)
+
+            thread = threading.Thread(target=body)
+            thread.start()
+            return thread
+
+        def copies(seed: int) -> None:
+            value = on_gpu(floats(5, 8, seed=seed))
+            value.update_inplace(floats(5, 8, seed=seed + 1))
+            np.testing.assert_array_equal(value.numpy(), floats(5, 8, seed=seed + 1))
+
+        def binds(seed: int) -> None:
+            fed = feed(6, seed)
+            binding = ort.IOBinding(sess)
+            for name, array in fed.items():
+                binding.bind_cpu_input(name, array)
+            binding.bind_output("y")
+            sess.run_with_iobinding(binding)
+            check(binding.copy_outputs_to_cpu()[0], fed)
+
+        def runs_later(seed: int) -> None:
+            fed, done, seen = feed(7, seed), threading.Event(), []
+            sess.run_async(None, fed, lambda results, _data, error: (seen.append((results, error)), done.set()), None)
+            assert done.wait(60)
+            assert not seen[0][1], seen[0][1]
+            check(seen[0][0][0], fed)
+
+        threads = [guarded(work) for work in (copies, binds, runs_later)]
+        try:
+            for i in range(150):
+                fed = feed(1 + i % 3, i)
+                check(sess.run(None, fed)[0], fed)
+        finally:
+            stop.set()
+            for thread in threads:
+                thread.join()
+    assert not wrong, wrong[:3]
