@@ -1,3 +1,4 @@
+#include "device/by_type.cuh"
 #include "device/index.cuh"
 #include "device/vec.cuh"
 #include "kernels/batch_norm.cuh"
@@ -68,18 +69,7 @@ cudaError_t dispatch(const BatchNormParams& p, cudaStream_t stream) {
 
 cudaError_t launch_batch_norm(const BatchNormParams& p, cudaStream_t stream) {
   if (p.n * p.channels * p.inner == 0) return cudaSuccess;
-  switch (p.dtype) {
-    case DType::kF32:
-      return dispatch<float>(p, stream);
-    case DType::kF16:
-      return dispatch<__half>(p, stream);
-    case DType::kBF16:
-      return dispatch<__nv_bfloat16>(p, stream);
-    case DType::kF64:
-      return dispatch<double>(p, stream);
-    default:
-      return cudaErrorInvalidValue;
-  }
+  return device::by_float_type(p.dtype, [&]<typename T>() { return dispatch<T>(p, stream); });
 }
 
 }  // namespace cuvil

@@ -1,4 +1,5 @@
 #include "device/activation.cuh"
+#include "device/by_type.cuh"
 #include "device/index.cuh"
 #include "device/vec.cuh"
 #include "kernels/epilogue.cuh"
@@ -66,18 +67,7 @@ cudaError_t dispatch(const EpilogueParams& p, cudaStream_t stream) {
 
 cudaError_t launch_epilogue(const EpilogueParams& p, cudaStream_t stream) {
   if (p.count == 0) return cudaSuccess;
-  switch (p.dtype) {
-    case DType::kF32:
-      return dispatch<float>(p, stream);
-    case DType::kF16:
-      return dispatch<__half>(p, stream);
-    case DType::kBF16:
-      return dispatch<__nv_bfloat16>(p, stream);
-    case DType::kF64:
-      return dispatch<double>(p, stream);
-    default:
-      return cudaErrorInvalidValue;
-  }
+  return device::by_float_type(p.dtype, [&]<typename T>() { return dispatch<T>(p, stream); });
 }
 
 }  // namespace cuvil

@@ -1,4 +1,5 @@
 // Global pooling: a warp a channel where pixels are contiguous, a block a tile of channels where channels are.
+#include "device/by_type.cuh"
 #include "device/index.cuh"
 #include "device/pool_reduce.cuh"
 #include "device/vec.cuh"
@@ -118,18 +119,7 @@ cudaError_t dispatch(const GlobalPoolParams& p, cudaStream_t stream) {
 
 cudaError_t launch_global_pool(const GlobalPoolParams& p, cudaStream_t stream) {
   if (p.n * p.c == 0) return cudaSuccess;
-  switch (p.dtype) {
-    case DType::kF32:
-      return dispatch<float>(p, stream);
-    case DType::kF16:
-      return dispatch<__half>(p, stream);
-    case DType::kBF16:
-      return dispatch<__nv_bfloat16>(p, stream);
-    case DType::kF64:
-      return dispatch<double>(p, stream);
-    default:
-      return cudaErrorInvalidValue;
-  }
+  return device::by_float_type(p.dtype, [&]<typename T>() { return dispatch<T>(p, stream); });
 }
 
 }  // namespace cuvil

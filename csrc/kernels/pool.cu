@@ -1,3 +1,4 @@
+#include "device/by_type.cuh"
 #include "device/index.cuh"
 #include "device/pool_reduce.cuh"
 #include "device/vec.cuh"
@@ -91,18 +92,7 @@ cudaError_t dispatch(const PoolParams& p, cudaStream_t stream) {
 }  // namespace
 
 cudaError_t launch_pool(const PoolParams& p, cudaStream_t stream) {
-  switch (p.dtype) {
-    case DType::kF32:
-      return dispatch<float>(p, stream);
-    case DType::kF16:
-      return dispatch<__half>(p, stream);
-    case DType::kBF16:
-      return dispatch<__nv_bfloat16>(p, stream);
-    case DType::kF64:
-      return dispatch<double>(p, stream);
-    default:
-      return cudaErrorInvalidValue;
-  }
+  return device::by_float_type(p.dtype, [&]<typename T>() { return dispatch<T>(p, stream); });
 }
 
 }  // namespace cuvil

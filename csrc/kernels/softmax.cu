@@ -1,5 +1,6 @@
 #include <cmath>
 
+#include "device/by_type.cuh"
 #include "device/index.cuh"
 #include "device/row.cuh"
 #include "kernels/softmax.cuh"
@@ -260,18 +261,7 @@ cudaError_t launch(const SoftmaxParams& p, cudaStream_t stream) {
 
 cudaError_t launch_softmax(const SoftmaxParams& p, cudaStream_t stream) {
   if (p.outer * p.n * p.inner == 0) return cudaSuccess;
-  switch (p.dtype) {
-    case DType::kF32:
-      return launch<float>(p, stream);
-    case DType::kF16:
-      return launch<__half>(p, stream);
-    case DType::kBF16:
-      return launch<__nv_bfloat16>(p, stream);
-    case DType::kF64:
-      return launch<double>(p, stream);
-    default:
-      return cudaErrorInvalidValue;
-  }
+  return device::by_float_type(p.dtype, [&]<typename T>() { return launch<T>(p, stream); });
 }
 
 }  // namespace cuvil
