@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import dataclasses
+import zipfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import numpy as np
 import numpy.typing as npt
@@ -78,8 +79,17 @@ def extract(
     write_model(model, output, source.files)
     if data_path is not None:
         arrays: Mapping[str, Any] = feeds or {}
-        atomically(data_path, lambda file: np.savez(file, **arrays))
+        atomically(data_path, lambda file: _write_npz(file, arrays))
     return Extract(output, len(keep), [v.name or "" for v in entries], [v.name or "" for v in exits], data_path)
+
+
+def _write_npz(file: IO[bytes], arrays: Mapping[str, Any]) -> None:
+    """As numpy.savez, which cannot name an array like one of its own parameters, and pickles strings."""
+    with zipfile.ZipFile(file, "w") as archive:
+        for name, array in arrays.items():
+            stored = array.astype(np.str_) if array.dtype.kind == "O" else array
+            with archive.open(f"{name}.npy", "w", force_zip64=True) as member:
+                np.lib.format.write_array(member, stored, allow_pickle=False)
 
 
 def _inputs(graph: ir.Graph) -> list[ir.Value]:

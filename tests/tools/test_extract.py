@@ -204,3 +204,13 @@ def test_any_set_of_nodes(tiny: Path, tmp_path: Path, seed: int) -> None:
     chosen = random.choice(names, size=int(random.integers(1, len(names))), replace=False)
     made = extract(tiny, tmp_path / "part.onnx", nodes=list(map(str, chosen)), data=True)
     assert agrees(tiny, made.output)
+
+
+def test_values_named_like_parameters_of_numpys_writer(tmp_path: Path) -> None:
+    whole = save(
+        tmp_path / "m.onnx",
+        "(float[N, 3] file) => (float[N, 3] y) { allow_pickle = Relu(file)  y = Neg(allow_pickle) }",
+    )
+    for name in ("n0", "n1"):
+        extract(whole, tmp_path / "part.onnx", nodes=[name], data=True)
+        agrees(whole, tmp_path / "part.onnx")
