@@ -90,7 +90,7 @@ def _parser() -> argparse.ArgumentParser:
         "--dim", action="append", default=[], metavar="NAME=SIZE", help="size of a free dimension: N=8, or x:2=640"
     )
     compare.add_argument("--chart", type=Path, metavar="FILE.svg", help="write a bar chart")
-    compare.add_argument("--seconds", type=float, default=3.0, help="time for each variant (default: 3)")
+    compare.add_argument("--seconds", type=_seconds, default=3.0, help="time for each variant (default: 3)")
     compare.add_argument("--cpu", action="store_true", help="compare on the CPU even where a GPU is usable")
     _add_common(compare)
     compare.set_defaults(run=_compare)
@@ -116,6 +116,13 @@ def _add_optimize_options(parser: argparse.ArgumentParser) -> None:
 def _add_common(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--json", action="store_true", help="print JSON instead of a table")
     parser.add_argument("--quiet", action="store_true", help="no progress")
+
+
+def _seconds(text: str) -> float:
+    number = float(text)
+    if not 0 < number < float("inf"):
+        raise argparse.ArgumentTypeError(f"{text} is no time above 0")
+    return number
 
 
 def _optimize(args: argparse.Namespace) -> int:

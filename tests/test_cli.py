@@ -208,7 +208,26 @@ def test_inputs_that_are_no_arrays(capsys, model, tmp_path):
     assert "in2.npz" in fails(capsys, "compare", model, "--cpu", "--inputs", tmp_path / "in2.npz")
 
 
-@pytest.mark.parametrize(("dim", "message"), [("N", "NAME=SIZE"), ("M=3", "no input has the dimension 'M'")])
+def test_inputs_in_one_nameless_array(capsys, model, tmp_path):
+    np.save(tmp_path / "in.npy", np.zeros((1, 3, 32, 32), np.float32))
+    assert "an .npz file is required" in fails(capsys, "compare", model, "--cpu", "--inputs", tmp_path / "in.npy")
+
+
+@pytest.mark.parametrize("seconds", ["0", "-1", "nan", "inf"])
+def test_no_time_to_measure(model, seconds):
+    with pytest.raises(SystemExit) as caught:
+        cli.main(["compare", str(model), "--cpu", f"--seconds={seconds}"])
+    assert caught.value.code == 2
+
+
+@pytest.mark.parametrize(
+    ("dim", "message"),
+    [
+        ("N", "NAME=SIZE"),
+        ("M=3", "no input has the dimension 'M'"),
+        ("x:2=31", "x:2=31: this dimension is 32 in the model"),
+    ],
+)
 def test_wrong_dimensions(capsys, model, dim, message):
     assert message in fails(capsys, "compare", model, "--cpu", "--dim", dim)
 

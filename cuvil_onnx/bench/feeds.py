@@ -31,7 +31,10 @@ def required_inputs(model: onnx.ModelProto) -> list[onnx.ValueInfoProto]:
 def load_feed(path: Path, model: onnx.ModelProto) -> Feed:
     """The arrays of an ``.npz`` file; raises InputError when it is no such file or names do not match the model."""
     try:
-        with np.load(path, allow_pickle=False) as file:
+        file = np.load(path, allow_pickle=False)
+        if not isinstance(file, np.lib.npyio.NpzFile):
+            raise InputError(f"{path}: holds one array without a name, an .npz file is required")
+        with file:
             feed = dict(file)
     except (OSError, ValueError, AttributeError) as error:
         raise InputError(f"{path}: cannot be read as .npz inputs: {error}") from None
@@ -76,6 +79,8 @@ def _shape(info: onnx.ValueInfoProto, dims: Mapping[str, int], unused: set[str])
         keys = [k for k in (f"{info.name}:{axis}", dim.dim_param) if k and k in dims]
         unused.difference_update(keys)
         if dim.HasField("dim_value") and dim.dim_value >= 0:
+            if keys and dims[keys[0]] != dim.dim_value:
+                raise InputError(f"{keys[0]}={dims[keys[0]]}: this dimension is {dim.dim_value} in the model")
             shape.append(dim.dim_value)
         elif keys:
             shape.append(dims[keys[0]])
