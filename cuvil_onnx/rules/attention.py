@@ -23,7 +23,7 @@ import onnx_ir as ir
 from cuvil_onnx.rewrite.graph import GraphContext
 from cuvil_onnx.rewrite.pattern import operands
 from cuvil_onnx.rewrite.rule import Exactness, Match, Phase, Refusal, Replacement, Rule
-from cuvil_onnx.rules import _nan_guard
+from cuvil_onnx.rules import _nan_guard, _rows
 from cuvil_onnx.rules._common import TENSOR_CORE_TYPES, dims, fits, make
 from cuvil_onnx.rules._heads import (
     Branch,
@@ -108,6 +108,10 @@ class Attention(Rule):
         nodes: list[ir.Node] = []
         for name, perm in match.attrs["perms"].items():
             source = values[name]
+            if source is not None and perm == _rows.SWAP and _rows.can_swap(source, match.nodes, ctx):
+                source, made = _rows.swap(source, ctx)
+                nodes += made
+                perm = (0, 1, 2, 3)
             if source is not None and perm is not None:
                 nodes += _merge_heads(source, perm, ctx)
                 values[name] = nodes[-1].outputs[0]

@@ -208,6 +208,36 @@ def test_rotated_queries_and_repeated_keys() -> None:
     result = fires(made(LLAMA, LLAMA_HEAD, **LLAMA_SIZES), "attention", symbols=SYMBOLS)
     assert ops(result)["cuvil::Attention"] == 1 and not {"Softmax", "MatMul"} & ops(result).keys()
     assert count(result, "attention") == 0
+    # The old form of the rotation is dead code, then only the cosines and sines are transposed.
+    result = fires(made(LLAMA, LLAMA_HEAD, **LLAMA_SIZES), "attention", "dead_code", "cse", symbols=SYMBOLS)
+    assert ops(result)["Transpose"] == 2 and ops(result)["Neg"] == 2
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        # The keys are wanted in the old form as well: a transpose is cheaper than a second rotation.
+        {"ku = ": "old = Neg(ke) ku = ", "[B,S,32] y)": "[B,S,32] y, float[B,2,S,8] old)"},
+        # An operator that is not known to work on each element, or along another axis.
+        {"qr = Concat<axis=-1>(qn, qa)": "q9 = Concat<axis=-1>(qn, qa) qr = Softmax<axis=-1>(q9)"},
+        {"qb = Slice(qh, c4, c8, c3, c1)": "q9 = Slice(qh, c4, c8, c3, c1) qb = CumSum(q9, c2)"},
+    ],
+)
+def test_heads_that_cannot_be_swapped_are_transposed(change: dict[str, str]) -> None:
+    head, body = LLAMA_HEAD, LLAMA
+    for old, new in change.items():
+        assert old in head + body
+        head, body = head.replace(old, new), body.replace(old, new)
+    result = fires(made(body, head, **LLAMA_SIZES), "attention", "dead_code", "cse", symbols=SYMBOLS)
+    # Two for that operand, and the cosines and sines of the other.
+    assert ops(result)["cuvil::Attention"] == 1 and ops(result)["Transpose"] == 4
+
+
+def test_rotation_that_differs_by_head_is_transposed() -> None:
+    body = LLAMA.replace(REPEAT.format("k", "ke"), "kt = Neg(ke) ").replace(REPEAT.format("v", "vh"), "vt = Neg(vh) ")
+    head = LLAMA_HEAD.replace("32] q", "16] q").replace("32] y", "16] y").replace("[1,1,S,8] cos", "[1,2,S,8] cos")
+    result = fires(made(body, head, **LLAMA_SIZES), "attention", "dead_code", "cse", symbols=SYMBOLS)
+    assert ops(result)["cuvil::Attention"] == 1 and ops(result)["Transpose"] == 4
 
 
 def test_grouped_heads_that_are_not_repeated_are_refused() -> None:
