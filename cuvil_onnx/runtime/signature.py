@@ -81,10 +81,11 @@ class Signature:
         """The wanted outputs, all when ``names`` is empty; raises InvalidArgument for an unknown one."""
         if isinstance(names, str):
             raise TypeError(f"output_names must be a sequence of names such as [{names!r}], not a string")
-        for name in names or []:
+        wanted = [] if names is None else list(names)
+        for name in wanted:
             if name not in self.output_names:
                 raise _invalid(f"Invalid output name:{name}. The model's outputs are {self.output_names}")
-        return list(names) if names else self.output_names
+        return wanted or self.output_names
 
     def check(self, feed: Mapping[str, Any], stream: Stream | None) -> dict[str, Feed]:
         """The feed as arrays and device tensors, each of the model's element type, rank and fixed dimensions.

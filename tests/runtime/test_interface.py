@@ -40,6 +40,16 @@ def test_an_output_named_twice_comes_twice(session, output):
     assert type(first) is type(second)
 
 
+def test_names_of_outputs_may_be_any_iterable():
+    graph = onnx_graphsurgeon.import_onnx(affine())
+    graph.outputs.append(graph.nodes[0].outputs[0].to_variable(np.float32, ["N", 4]))
+    session = cuvil_onnx.InferenceSession(graph, providers=CPU)
+    for names in (["y"], ("y",), {"y": 1}.keys(), np.array(["y"]), (name for name in ["y"])):
+        (y,) = session.run(names, FEED)
+        np.testing.assert_array_equal(y, np.maximum(X, 0))
+    assert len(session.run(np.array(["y", "z"]), FEED)) == 2
+
+
 def test_an_output_named_twice_comes_twice_in_bfloat16():
     session = cuvil_onnx.InferenceSession(identity(TensorProto.BFLOAT16), providers=CPU)
     x = np.array([1, 2], ml_dtypes.bfloat16)
