@@ -10,6 +10,8 @@
 //   graphs
 //                         are released. Replays share one stream, so intermediates of different graphs may overlap;
 //                         results that outlive a replay may not (end_capture)
+// What is allocated before a capture and freed after it (an output that ONNX Runtime keeps from the warm-ups on) belongs
+// to no graph, whose replays go on writing there: its owner keeps it as long as the graph, like bound inputs and outputs.
 #pragma once
 
 #include <cstddef>
