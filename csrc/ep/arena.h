@@ -6,12 +6,11 @@
 //   ordered by a stream   allocated for that stream, hence reusable by later work on the same stream at once
 //   settled               no pending work touches it: anybody may take it
 //   unsettled             allocated without a stream: the device is synchronised before anybody takes it
-//   captured              addresses baked into CUDA Graphs: only another capture of this arena takes it, until its
-//   graphs
+//   captured              addresses that CUDA Graphs use: only another capture of this arena takes it, until its graphs
 //                         are released. Replays share one stream, so intermediates of different graphs may overlap;
 //                         results that outlive a replay may not (end_capture)
-// What is allocated before a capture and freed after it (an output that ONNX Runtime keeps from the warm-ups on) belongs
-// to no graph, whose replays go on writing there: its owner keeps it as long as the graph, like bound inputs and outputs.
+// What is allocated before a capture and freed after it (an output that ONNX Runtime keeps from the warm-ups on)
+// belongs to no graph, whose replays go on writing there: its owner keeps it as long as the graph.
 #pragma once
 
 #include <cstddef>
