@@ -30,11 +30,14 @@ from cuvil_onnx.rewrite.graph import GraphContext
 from cuvil_onnx.rewrite.provenance import RULE_KEY
 from cuvil_onnx.rewrite.rule import Exactness
 
-FP16_MAX = 65504.0
+LARGEST = {ir.DataType.FLOAT16: 65504.0, ir.DataType.BFLOAT16: 2.0**127 * (2 - 2.0**-7)}
+"""The largest finite numbers. The lowest float32, with which masks hide, is out of the range of bf16 as well."""
+SATURATION = {ir.DataType.FLOAT16: 60000.0, ir.DataType.BFLOAT16: 3.0e38}
+"""What values of nodes that exceed it are clipped to."""
+
 FP16_TINY = 2.0**-25
 """Half of the smallest fp16 number: anything below rounds to 0."""
 
-SATURATION = 60000.0
 SMALL_CONSTANT = 64
 """Constants up to this size are parameters (epsilons) whose underflow matters; in larger ones tiny weights do not."""
 
@@ -91,6 +94,9 @@ class _Converter:
         for node in self._graph:
             floats = [v for v in node.inputs if v is not None and ctx.dtype(v) == FLOAT]
             places = convertible(node, self._target, ctx)
+            if places is not None and _is_masked(node) and node.inputs[3] in plan.saturating:
+                # Clipped to fp16's range a mask no longer hides every key of a row alike, as the lowest float32 does.
+                places = Places(tuple(i for i in places.inputs if i != 3), places.outputs)
             flows = [v for v in floats if not ctx.is_constant(v)]
             stays = places is None or self._follows(node, flows, kept) or self._stays_exact(node, flows, plan, exact)
             unfit = places is not None and any(self._unfit(node.inputs[i]) for i in places.inputs)
@@ -99,7 +105,7 @@ class _Converter:
                 continue
             if _is_float_result(node, ctx):
                 kept.add(node)
-            overflows = self._target == ir.DataType.FLOAT16 and any(self._overflows(v) for v in floats)
+            overflows = any(self._overflows(v) for v in floats)
             if overflows or (node.op_type in LIGHT and plan.saturating.intersection(flows)):
                 plan.saturating.update(node.outputs)
         return plan
@@ -125,11 +131,11 @@ class _Converter:
         return node.op_type in LIGHT and alone and not any(rounded)
 
     def _unfit(self, value: ir.Value | None) -> bool:
-        """Whether a constant loses its meaning in fp16: too large, or a small parameter that becomes 0."""
-        if self._target != ir.DataType.FLOAT16 or value is None:
-            return False
+        """Whether a constant loses its meaning in 16 bits: too large, or a small parameter that becomes 0."""
         if self._overflows(value):
             return True
+        if self._target != ir.DataType.FLOAT16 or value is None:
+            return False
         array = self._ctx.constant(value, SMALL_CONSTANT)
         return array is not None and bool(np.any((array != 0) & (np.abs(array) < FP16_TINY)))
 
@@ -138,7 +144,7 @@ class _Converter:
             return False
         if value not in self._overflow:
             array = self._ctx.constant(value, max_elements=None)
-            self._overflow[value] = array is not None and _leaves_fp16(array)
+            self._overflow[value] = array is not None and _exceeds(array, LARGEST[self._target])
         return self._overflow[value]
 
     def _half(self, value: ir.Value | None, results: set[ir.Value], plan: _Plan) -> ir.Value | None:
@@ -174,11 +180,12 @@ class _Converter:
         source = value
         if clip:
             if ctx.opset() >= 11:
-                limits = [np.array(limit, np.float32) for limit in (-SATURATION, SATURATION)]
+                limits = [np.array(sign * SATURATION[self._target], np.float32) for sign in (-1, 1)]
                 bounds = [ctx.initializer(limit, "half_limit") for limit in limits]
                 nodes.append(ctx.node("Clip", [value, *bounds], like=value))
             else:
-                nodes.append(ctx.node("Clip", [value], {"min": -SATURATION, "max": SATURATION}, like=value))
+                limit = SATURATION[self._target]
+                nodes.append(ctx.node("Clip", [value], {"min": -limit, "max": limit}, like=value))
             source = nodes[-1].outputs[0]
         cast = ctx.node(
             "Cast", [source], {"to": int(target)}, like=value, name=f"{value.name}_to_{target.name.lower()}"
@@ -234,15 +241,20 @@ class _Converter:
         replace_node(node, (new,), new.outputs, self._ctx)
 
 
-def _leaves_fp16(array: npt.NDArray[Any]) -> bool:
-    """Whether a finite element is out of fp16's range; infinities stay what they are."""
+def _is_masked(node: ir.Node) -> bool:
+    """Whether a node is fused attention, whose mask may stay in float32."""
+    return (node.domain, node.op_type) == ("cuvil", "Attention") and len(node.inputs) > 3
+
+
+def _exceeds(array: npt.NDArray[Any], largest: float) -> bool:
+    """Whether a finite element is beyond `largest`; infinities stay what they are."""
     if array.size == 0 or array.dtype != np.float32:
         return False
     low, high = array.min(), array.max()
     if np.isfinite(low) and np.isfinite(high):
-        return bool(low < -FP16_MAX or high > FP16_MAX)
+        return bool(low < -largest or high > largest)
     finite = array[np.isfinite(array)]
-    return bool(finite.size and np.abs(finite).max() > FP16_MAX)
+    return bool(finite.size and np.abs(finite).max() > largest)
 
 
 def _is_float_result(node: ir.Node, ctx: GraphContext) -> bool:

@@ -193,3 +193,26 @@ def test_a_cheap_node_alone_is_not_converted() -> None:
     model = made("(float[2,8] x) => (float[2,8] z, float[2,4] y) { z = Identity(x) y = MatMul(x, w) }", w=normal(8, 4))
     x = normal(2, 8) * 1e3
     np.testing.assert_array_equal(run(half(model).model, x=x)[0], x)
+
+
+@pytest.mark.parametrize("precision", ["fp16", "bf16"])
+def test_mask_of_fused_attention_keeps_the_lowest_float32(precision: str) -> None:
+    """-3.4e38 is -inf in bf16, and with -65504 a row that is hidden as a whole is no mean of all values any more."""
+    text = """(float[2,3,8] x, bool[2,1,3,3] seen) => (float[2,3,8] y) {
+        q = MatMul(x, w) q4 = Reshape(q, heads) qt = Transpose<perm=[0,2,1,3]>(q4)
+        kt = Transpose<perm=[0,2,3,1]>(q4) m = Where(seen, zero, lowest)
+        s = MatMul(qt, kt) a = Add(s, m) p = Softmax<axis=-1>(a) c = MatMul(p, qt)
+        ct = Transpose<perm=[0,2,1,3]>(c) r = Reshape(ct, whole) y = MatMul(r, v) }"""
+    weights = {"w": normal(8, 8), "v": normal(8, 8), "heads": np.array([2, 3, 2, 4]), "whole": np.array([2, 3, 8])}
+    lowest = np.array(np.finfo(np.float32).min)
+    model = made(text, zero=np.float32(0), lowest=lowest, **weights)
+    result = optimize(model, precision=precision, verify=False)
+    assert ops(result.model)["Attention"] == 1
+    (where,) = (n for n in result.model.graph.node if n.op_type in ("Where", "Pointwise"))
+    inferred = onnx.shape_inference.infer_shapes(result.model, check_type=True, strict_mode=True)
+    kinds = {v.name: v.type.tensor_type.elem_type for v in inferred.graph.value_info}
+    assert kinds[where.output[0]] == onnx.TensorProto.FLOAT
+    if precision == "fp16":  # ONNX Runtime's CPU has no MatMul for bf16
+        seen = np.ones((2, 1, 3, 3), bool)
+        seen[0, 0, 1] = False
+        close(model, result, x=normal(2, 3, 8), seen=seen)
