@@ -19,6 +19,7 @@ from onnxruntime.capi.onnxruntime_pybind11_state import InvalidArgument
 
 import cuvil_onnx
 from cuvil_onnx.runtime import session as session_module
+from cuvil_onnx.runtime.placement import assignment
 from tests.runtime import fake_gpu
 from tests.runtime.small_models import affine, identity
 
@@ -185,3 +186,8 @@ def test_without_onnxruntime_the_import_works_and_a_session_says_what_to_install
     done = subprocess.run([sys.executable, "-c", WITHOUT_ORT], capture_output=True, text=True, check=True)
     assert "InferenceSession needs onnxruntime" in done.stdout
     assert ".[gpu]" in done.stdout
+
+
+def test_an_older_onnxruntime_cannot_tell_where_nodes_run():
+    with pytest.raises(NotImplementedError, match="does not tell where nodes run"):
+        assignment(object(), {}, "")
