@@ -314,3 +314,38 @@ def session_captures_while_other_threads_copy_and_run() -> None:
             for thread in threads:
                 thread.join()
     assert not wrong, wrong[:3]
+
+
+@fake_scenario
+def session_passes_large_tensors_without_staging() -> None:
+    """Above the limit arrays go to the device from the caller's own memory, which may be gone after the call."""
+    from cuvil_onnx.runtime import buffers
+
+    buffers._STAGING_LIMIT = 64
+    with session(cuda_graph="always") as sess:
+        kept = []
+        for i in range(6):
+            fed = feed(100, i)
+            kept.append((sess.run(None, {n: a.copy() for n, a in fed.items()})[0], fed))
+        for got, fed in kept:
+            check(got, fed)
+
+
+@fake_scenario
+def session_runs_on_the_callers_stream() -> None:
+    """Work that the caller put there before is done before, and the stream stays the caller's."""
+    from cuvil_onnx.runtime import stream_pool
+    from cuvil_onnx.runtime.cuda_driver import Stream, context
+
+    session().close()
+    stream = Stream(context(0))
+    options = {"user_compute_stream": stream.handle}
+    for policy in ("always", "never"):
+        with session(cuda_graph=policy, providers=[(EP, options), "CPUExecutionProvider"]) as sess:
+            for i in range(4):
+                fed = feed(4, i)
+                x, source = on_gpu(np.zeros_like(fed["x"])), on_gpu(fed["x"])
+                with context(0):
+                    stream.copy_on_device(x.data_ptr(), source.data_ptr(), fed["x"].nbytes)
+                check(sess.run(None, {"x": x, "w": fed["w"]}, output="numpy")[0], fed)
+    assert all(free.handle != stream.handle for free in stream_pool._free[0])
