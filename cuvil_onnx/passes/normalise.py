@@ -32,6 +32,10 @@ def normalise(ctx: GraphContext, trace: Trace) -> int:
     for value in graph.inputs:
         if value.shape is not None:
             value.shape = ir.Shape([_plain(d) for d in value.shape])
+    for inner, holder in ctx.owners.items():
+        if holder is not None and holder.op_type == "Loop" and not holder.domain:
+            for value in inner.inputs[2:]:
+                value.shape = None  # of the first iteration: what a loop carries may grow; Signature restores it
     for inner in ctx.graphs:
         for node in inner:
             if node.domain in KNOWN_DOMAINS and node.domain != "com.microsoft":

@@ -7,14 +7,16 @@ import dataclasses
 import onnx_ir as ir
 
 from cuvil_onnx.errors import RewriteError
+from cuvil_onnx.rewrite import walk
 
 
 @dataclasses.dataclass(frozen=True)
 class Signature:
-    """The interface as loaded: shapes of the inputs, names, types and shapes of the outputs."""
+    """The interface as loaded: shapes of the inputs, names, types and shapes of the outputs, inputs of subgraphs."""
 
     inputs: dict[str | None, ir.Shape | None]
     outputs: tuple[tuple[str | None, ir.TypeProtocol | None, ir.Shape | None], ...]
+    carried: tuple[tuple[ir.Value, ir.Shape | None], ...]
 
     @staticmethod
     def of(model: ir.Model) -> Signature:
@@ -22,6 +24,7 @@ class Signature:
         return Signature(
             {v.name: None if v.shape is None else v.shape.copy() for v in model.graph.inputs},
             tuple((v.name, v.type, None if v.shape is None else v.shape.copy()) for v in model.graph.outputs),
+            tuple((v, v.shape) for graph, holder in walk.all_graphs(model.graph) if holder for v in graph.inputs),
         )
 
     def restore(self, model: ir.Model) -> None:
@@ -30,6 +33,8 @@ class Signature:
         Raises:
             RewriteError: a name or an element type changed: a defect of a pass.
         """
+        for value, shape in self.carried:
+            value.shape = shape
         for value in model.graph.inputs:
             value.shape = self.inputs[value.name]
         for value, (name, type_, shape) in zip(model.graph.outputs, self.outputs, strict=True):

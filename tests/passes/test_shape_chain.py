@@ -86,3 +86,18 @@ def test_split_by_computed_sizes_is_not_taken_for_an_even_one() -> None:
     model = made(f"(float[2,8] x, float[1,K] k) => (int64[2] s, float[2,M] b) {{ {body} }}", opset=18, w=np.array([8]))
     result = basic(model)
     assert run(result.model, x=normal(2, 8), k=normal(1, 3))[0].tolist() == [2, 3]
+
+
+@pytest.mark.parametrize("declared", ["1,4", "K,4", "1,J"])
+def test_what_a_loop_carries_may_grow(declared: str) -> None:
+    """The shape that a file declares for it is that of the first iteration."""
+    body = (
+        f"body = loop_body (int64 i, bool k, float[{declared}] state) => (bool l, float[P,4] grown, float[2] sizes) "
+        "{ l = Identity(k) grown = Concat<axis=0>(state, x) s = Shape(state) f = Cast<to=1>(s) sizes = Mul(f, h) }"
+    )
+    model = made(
+        f"(float[1,4] x) => (float[Q,4] y, float[3,2] z) {{ y, z = Loop <{body}> (n, , x) }}",
+        n=np.array(3),
+        h=np.float32(0.5),
+    )
+    same(model, basic(model), x=normal(1, 4))
