@@ -44,7 +44,7 @@ def find(root: ir.Node, ctx: GraphContext) -> Norm | Refusal | None:
     if shifted is None or term is None or reduced is None:
         return None
     square = ctx.producer(reduced.inputs[0])
-    d = None if square is None else _squared(square, ctx)
+    d = None if square is None else squared(square, ctx)
     if square is None or d is None:
         return None
     quotient = _quotient(root, d, ctx)
@@ -113,7 +113,7 @@ def rewrite(match: Match, ctx: GraphContext, *, centred: bool) -> Replacement | 
     return Replacement((node,), node.outputs, (function,))
 
 
-def _squared(node: ir.Node, ctx: GraphContext) -> ir.Value | None:
+def squared(node: ir.Node, ctx: GraphContext) -> ir.Value | None:
     """d when the node computes d * d."""
     if node.domain != "" or len(node.inputs) != 2:
         return None
