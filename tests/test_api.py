@@ -273,6 +273,19 @@ def test_given_inputs_are_used() -> None:
         cuvil_onnx.optimize(made(), verify=True, inputs={"z": X})
 
 
+@pytest.mark.parametrize("nodes", ["", "ai.onnx"])
+@pytest.mark.parametrize("imports", [[""], ["ai.onnx"], ["", "ai.onnx"]])
+def test_both_names_of_the_standard_domain(nodes: str, imports: list[str]) -> None:
+    model = made()
+    del model.opset_import[:]
+    model.opset_import.extend(helper.make_opsetid(name, 17) for name in imports)
+    for node in model.graph.node:
+        node.domain = nodes
+    result = cuvil_onnx.optimize(model, verify=True)
+    assert [n.op_type for n in result.model.graph.node] == ["FusedMatMul"]
+    np.testing.assert_allclose(run(result.model)[0], expected(), rtol=1e-5, atol=1e-6)
+
+
 @pytest.mark.parametrize("verify", [None, True])
 @pytest.mark.parametrize(
     "inputs",

@@ -84,6 +84,9 @@ def load(model: Any) -> Source:
         private = _from_proto(gs.export_onnx(model), "the model", files)
     else:
         raise OptionError(f"cannot read a model from a {type(model).__name__}")
+    for imports in (private.graph.opset_imports, *(f.opset_imports for f in private.functions.values())):
+        if "ai.onnx" in imports:  # the long name of the domain "", which onnx-ir knows in nodes only
+            imports.setdefault("", imports.pop("ai.onnx"))
     files |= check_external(private)
     _check_graph(private)
     return Source(private, path, frozenset(files), kind)
