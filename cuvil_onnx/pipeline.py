@@ -159,7 +159,7 @@ class Pipeline:
         """Shape inference."""
         start = time.perf_counter()
         changed = infer_shapes(self._ctx, self._trace)
-        name_dimensions(self._ctx, self._trace)
+        changed += name_dimensions(self._ctx, self._trace)
         self._time("shape_inference", start)
         return changed
 

@@ -71,6 +71,9 @@ class Names:
             return a if b == 1 else 1
         if isinstance(a, int) and isinstance(b, int) and a >= 0 and b > 0:
             return a // b
+        number, symbols = self._factors([a])
+        if isinstance(b, int) and b > 0 and number % b == 0:
+            return self.multiply([number // b, *symbols])
         return self.formula(f"({a}/{b})")
 
     def minimum(self, a: Dim, limit: int) -> Dim:

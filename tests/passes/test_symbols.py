@@ -82,6 +82,18 @@ def test_windows_and_back() -> None:
     assert found["u"] == found["w"] and found["y"] == ("B", 16, 16, 8)
 
 
+def test_quotient_of_a_product() -> None:
+    # Swin reads the batch from the rows of windows: 16 * B // 16.
+    text = (
+        "(float[B,32,8] x, float[1,1] one) => (float[B,1] y, float[K,1] z) { r = Reshape(x, rows) s = Shape(r) "
+        "n = Gather(s, i0) b = Div(n, c16) b1 = Unsqueeze(b, a0) t = Concat<axis=0>(b1, c1) y = Expand(one, t) "
+        "d = Div(n, c3) d1 = Unsqueeze(d, a0) u = Concat<axis=0>(d1, c1) z = Expand(one, u) }"
+    )
+    sizes = {"rows": [-1, 2, 8], "i0": 0, "c16": 16, "c3": 3, "a0": [0], "c1": [1]}
+    found = shapes(text, **{name: np.array(value) for name, value in sizes.items()})
+    assert found["r"][0] == "(16*B)" and found["y"] == ("B", 1) and found["z"][0] not in ("B", None)
+
+
 def test_minus_one_that_does_not_divide_is_no_known_size() -> None:
     found = shapes("(float[B,6] x) => (float[K,4] y) { y = Reshape(x, t) z = Relu(y) }", t=np.array([-1, 4]))
     assert found["y"][0] not in ("B", None) and found["z"] == found["y"]
