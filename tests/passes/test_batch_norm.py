@@ -6,7 +6,8 @@ from typing import Any
 
 import numpy as np
 import pytest
-from pass_testing import basic, made, normal, ops, same
+
+from tests.passes.pass_testing import basic, made, normal, ops, same
 
 # Weights are folded in double precision and rounded once: one unit in the last place a weight, summed over few terms.
 RTOL, ATOL = 2e-5, 2e-5

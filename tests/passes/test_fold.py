@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from pass_testing import basic, made, normal, ops, same
+
+from tests.passes.pass_testing import basic, made, normal, ops, same
 
 
 def test_a_chain_of_constants_becomes_one() -> None:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import numpy as np
-from pass_testing import basic, made, normal, ops, same
+
+from tests.passes.pass_testing import basic, made, normal, ops, same
 
 
 def test_equal_nodes_merge() -> None:

@@ -5,11 +5,11 @@ from __future__ import annotations
 import numpy as np
 import onnx
 import pytest
-from pass_testing import made, normal, run
 
 from cuvil_onnx.api import Optimized, optimize
 from cuvil_onnx.report import collect
 from cuvil_onnx.verify import HALF, ROUNDING, compare
+from tests.passes.pass_testing import made, normal, run
 
 
 def nhwc(model: onnx.ModelProto, **options: object) -> Optimized:

@@ -5,11 +5,11 @@ from __future__ import annotations
 import numpy as np
 import onnx
 import pytest
-from pass_testing import made, normal, ops, run
 
 from cuvil_onnx.api import Optimized, optimize
 from cuvil_onnx.errors import UnsupportedModelError
 from cuvil_onnx.verify import HALF, compare
+from tests.passes.pass_testing import made, normal, ops, run
 
 MLP = "(float[2,8] x) => (float[2,4] y) { a = MatMul(x, w) b = Add(a, c) d = Relu(b) y = MatMul(d, v) }"
 MLP_WEIGHTS = {"w": normal(8, 16), "c": normal(16), "v": normal(16, 4)}

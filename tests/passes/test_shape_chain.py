@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from pass_testing import basic, made, normal, ops, run, same
+
+from tests.passes.pass_testing import basic, made, normal, ops, run, same
 
 HEADS = (
     "s = Shape(x) b = Gather<axis=0>(s, i0) t = Gather<axis=0>(s, i1) bu = Unsqueeze(b, z) tu = Unsqueeze(t, z)"

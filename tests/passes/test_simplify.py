@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from pass_testing import basic, made, normal, ops, same
+
+from tests.passes.pass_testing import basic, made, normal, ops, same
 
 X = normal(2, 3, 4)
 

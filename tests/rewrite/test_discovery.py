@@ -12,7 +12,7 @@ from cuvil_onnx.pipeline import all_rules
 from cuvil_onnx.rewrite.discovery import discover
 
 RULE = """
-from engine_testing import ExactRule
+from tests.rewrite.engine_testing import ExactRule
 class {name}(ExactRule):
     name = "{rule}"
     roots = (("", "Neg"),)

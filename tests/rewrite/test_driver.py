@@ -8,10 +8,10 @@ import time
 import onnx
 import onnx_ir as ir
 import pytest
-from engine_testing import DoubleNeg, ExactRule, ExpLog, context, drive, op_types
 
 from cuvil_onnx.errors import RewriteError
 from cuvil_onnx.rewrite import GraphContext, Match, Refusal, Replacement
+from tests.rewrite.engine_testing import DoubleNeg, ExactRule, ExpLog, context, drive, op_types
 
 
 def test_rewrites_and_records() -> None:

@@ -5,9 +5,9 @@ from __future__ import annotations
 import numpy as np
 import onnx_ir as ir
 import pytest
-from engine_testing import context
 
 from cuvil_onnx.rewrite.pattern import operands, with_constant, with_scalar
+from tests.rewrite.engine_testing import context
 
 
 def test_uses() -> None:

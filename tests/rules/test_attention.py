@@ -5,7 +5,8 @@ from __future__ import annotations
 import numpy as np
 import onnx
 import pytest
-from rule_testing import Case, attributes, contract, fires, graph, node_of, ops, refused, weight
+
+from tests.rules.rule_testing import Case, attributes, contract, fires, graph, node_of, ops, refused, weight
 
 B, S, T, N, H = 2, 5, 7, 4, 8
 HEAD = "(float[B,S,32] q, float[B,T,32] k, float[B,T,32] v, float[B,1,1,T] mask) => (float[B,S,32] y)"

@@ -5,7 +5,22 @@ from __future__ import annotations
 import numpy as np
 import onnx
 import pytest
-from rule_testing import RTOL, Case, apply, attributes, contract, count, feeds, fires, graph, node_of, ops, refused, run
+
+from tests.rules.rule_testing import (
+    RTOL,
+    Case,
+    apply,
+    attributes,
+    contract,
+    count,
+    feeds,
+    fires,
+    graph,
+    node_of,
+    ops,
+    refused,
+    run,
+)
 
 B, S, N, H = 3, 5, 4, 8
 SYMBOLS = {"B": B, "S": S}

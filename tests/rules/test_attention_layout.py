@@ -5,7 +5,8 @@ from __future__ import annotations
 import numpy as np
 import onnx
 import pytest
-from rule_testing import Case, apply, attributes, contract, feeds, fires, graph, node_of, ops, refused, run
+
+from tests.rules.rule_testing import Case, apply, attributes, contract, feeds, fires, graph, node_of, ops, refused, run
 
 B, S, H = 3, 5, 8
 SYMBOLS = {"B": B, "S": S}

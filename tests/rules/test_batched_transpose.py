@@ -5,7 +5,8 @@ from __future__ import annotations
 import numpy as np
 import onnx
 import pytest
-from rule_testing import Case, contract, fires, graph, ops, refused
+
+from tests.rules.rule_testing import Case, contract, fires, graph, ops, refused
 
 HEAD = "(float[2,3,S,5] x) => (float[2,3,5,S] y)"
 BODY = "f = Reshape(x, rows) t = Transpose<perm=[0,2,1]>(f) u = Reshape(t, back) y = Neg(u)"

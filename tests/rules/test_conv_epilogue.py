@@ -6,10 +6,10 @@ import numpy as np
 import onnx
 import onnx_ir as ir
 import pytest
-from rule_testing import Case, attributes, contract, fires, graph, node_of, ops, refused, weight
 
 import custom_ops
 from custom_ops import testing
+from tests.rules.rule_testing import Case, attributes, contract, fires, graph, node_of, ops, refused, weight
 
 HEAD = "(float[N,4,9,8] x, float[N,6,9,8] z) => (float[N,6,9,8] y)"
 CONV = "c = Conv<kernel_shape=[3,3], pads=[1,1,1,1]>(x, w)"

@@ -5,7 +5,8 @@ from __future__ import annotations
 import numpy as np
 import onnx
 import pytest
-from rule_testing import Case, contract, fires, graph, ops, refused
+
+from tests.rules.rule_testing import Case, contract, fires, graph, ops, refused
 
 HEAD = "(float[B,S] x, float[1,1] one) => (float[B,S] y)"
 GUARD = "e = Equal(s, minus) w = Where(e, ones, s) y = Expand(one, w)"

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from rule_testing import Case, attributes, contract, fires, graph, node_of, ops, refused, weight
+
+from tests.rules.rule_testing import Case, attributes, contract, fires, graph, node_of, ops, refused, weight
 
 ROOT2, HALF, ONE = np.float32(2**0.5), np.float32(0.5), np.float32(1)
 HEAD = "(float[2,8] x) => (float[2,8] y)"

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from rule_testing import Case, attributes, contract, fires, graph, node_of, ops, refused
+
+from tests.rules.rule_testing import Case, attributes, contract, fires, graph, node_of, ops, refused
 
 K = np.float32((2 / np.pi) ** 0.5)
 CONSTANTS = {

@@ -5,7 +5,8 @@ from __future__ import annotations
 import numpy as np
 import onnx
 import pytest
-from rule_testing import Case, contract, fires, graph, ops, refused, weight
+
+from tests.rules.rule_testing import Case, contract, fires, graph, ops, refused, weight
 
 HEAD = "(float[B,S,8] x) => (float[B,S,6] y)"
 BODY = "f = Reshape(x, rows) g = Gemm(f, w, b) r = Reshape(g, back) y = Relu(r)"

@@ -5,7 +5,8 @@ from __future__ import annotations
 import numpy as np
 import onnx
 import pytest
-from rule_testing import Case, attributes, contract, count, fires, graph, node_of, ops, refused, weight
+
+from tests.rules.rule_testing import Case, attributes, contract, count, fires, graph, node_of, ops, refused, weight
 
 HEAD = "(float[2,5,16] x) => (float[2,5,16] y)"
 CORE = "m = ReduceMean<axes=[-1]>(x) d = Sub(x, m) q = Mul(d, d) v = ReduceMean<axes=[-1]>(q) ve = Add(v, eps)"

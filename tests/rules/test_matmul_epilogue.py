@@ -5,7 +5,8 @@ from __future__ import annotations
 import numpy as np
 import onnx
 import pytest
-from rule_testing import Case, attributes, contract, fires, graph, node_of, ops, refused, weight
+
+from tests.rules.rule_testing import Case, attributes, contract, fires, graph, node_of, ops, refused, weight
 
 HEAD = "(float[B,S,16] x, float[B,S,24] z) => (float[B,S,24] y)"
 FLAT = "(float[M,16] x, float[M,24] z) => (float[M,24] y)"

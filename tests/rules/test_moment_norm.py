@@ -5,7 +5,8 @@ from __future__ import annotations
 import numpy as np
 import onnx
 import pytest
-from rule_testing import Case, contract, fires, graph, ops, refused, weight
+
+from tests.rules.rule_testing import Case, contract, fires, graph, ops, refused, weight
 
 HEAD = "(float[B,6,16] x) => (float[B,6,16] y)"
 BODY = (

@@ -8,10 +8,10 @@ import numpy as np
 import onnx
 import onnx_ir as ir
 import pytest
-from rule_testing import Case, attributes, contract, count, fires, graph, node_of, ops, refused, weight
 
 from cuvil_onnx.rewrite.graph import GraphContext
 from cuvil_onnx.rules.pointwise import Pointwise
+from tests.rules.rule_testing import Case, attributes, contract, count, fires, graph, node_of, ops, refused, weight
 
 HEAD = "(float[N,4,6] x, float[N,4,6] z) => (float[N,4,6] y)"
 

@@ -7,7 +7,8 @@ import onnx
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from onnx import TensorProto, helper, numpy_helper
-from rule_testing import apply, feeds, run
+
+from tests.rules.rule_testing import apply, feeds, run
 
 SHAPES = [("N", 4, 6), (1, 4, 1), (6,), ("N", 1, 6), ("N", 4, 1)]
 UNARY = ["Neg", "Abs", "Relu", "Sigmoid", "Tanh", "Floor", "Round", "Sign", "LeakyRelu", "HardSigmoid", "Softmax"]

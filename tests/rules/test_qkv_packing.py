@@ -5,8 +5,9 @@ from __future__ import annotations
 import numpy as np
 import onnx
 import pytest
-from rule_testing import Case, apply, attributes, contract, fires, graph, node_of, ops, refused, weight
-from test_attention import CONSTANTS, MERGE, SCORES, SPLIT
+
+from tests.rules.rule_testing import Case, apply, attributes, contract, fires, graph, node_of, ops, refused, weight
+from tests.rules.test_attention import CONSTANTS, MERGE, SCORES, SPLIT
 
 HEAD = "(float[B,S,24] x, float[B,1,1,S] mask) => (float[B,S,32] y)"
 PROJECT = "qp = MatMul(x, wq) q = Add(qp, bq) kp = MatMul(x, wk) k = Add(bk, kp) vp = MatMul(x, wv) v = Add(vp, bv) "

@@ -5,7 +5,8 @@ from __future__ import annotations
 import numpy as np
 import onnx
 import pytest
-from rule_testing import Case, contract, fires, graph, node_of, ops, refused, weight
+
+from tests.rules.rule_testing import Case, contract, fires, graph, node_of, ops, refused, weight
 
 HEAD = "(float[B,S,16] x, float[B,S,16] z) => (float[B,S,16] y)"
 NORM = " y = LayerNormalization<axis=-1>(s, scale, bias)"

@@ -7,9 +7,9 @@ from collections.abc import Callable
 import numpy as np
 import onnx
 import pytest
-from rule_testing import attributes, feeds, graph, ops, run, weight
 
 from cuvil_onnx.api import optimize
+from tests.rules.rule_testing import attributes, feeds, graph, ops, run, weight
 
 B, S, D, HEADS = 2, 5, 32, 4
 SYMBOLS = {"B": B, "S": S}
