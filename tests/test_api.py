@@ -302,6 +302,19 @@ def test_nonsense_that_no_runtime_accepts_is_the_model_s_fault() -> None:
         cuvil_onnx.optimize(model)
 
 
+@pytest.mark.parametrize("seed", range(200))
+def test_damaged_files_are_one_line_or_a_model(seed: int) -> None:
+    """Bytes flipped in the nodes and names of a file: an error of ours at most, never another exception."""
+    data = bytearray(made().SerializeToString())
+    random = np.random.default_rng(seed)
+    for place in random.integers(0, 160, 2):
+        data[place] = random.integers(0, 256)
+    try:
+        cuvil_onnx.optimize(bytes(data), verify=False)
+    except CuvilError as error:
+        assert "\n" not in str(error)
+
+
 def test_functions_written_for_another_opset_are_kept() -> None:
     body = [helper.make_node("Relu", ["a"], ["t"]), helper.make_node("Neg", ["t"], ["b"])]
     function = helper.make_function("my", "F", ["a"], ["b"], body, [helper.make_opsetid("", 13)])

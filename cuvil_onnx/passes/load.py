@@ -15,7 +15,7 @@ import onnx_ir as ir
 from google.protobuf import text_format  # type: ignore[import-untyped]
 from google.protobuf.message import DecodeError  # type: ignore[import-untyped]
 
-from cuvil_onnx.errors import InvalidModelError, ModelLoadError, OptionError, UnsupportedModelError
+from cuvil_onnx.errors import CuvilError, InvalidModelError, ModelLoadError, OptionError, UnsupportedModelError
 from cuvil_onnx.passes import external
 from cuvil_onnx.passes.limits import newest_opset_and_ir
 from cuvil_onnx.passes.normalise import sort_graphs
@@ -87,8 +87,13 @@ def load(model: Any) -> Source:
     for imports in (private.graph.opset_imports, *(f.opset_imports for f in private.functions.values())):
         if "ai.onnx" in imports:  # the long name of the domain "", which onnx-ir knows in nodes only
             imports.setdefault("", imports.pop("ai.onnx"))
-    files |= check_external(private)
-    _check_graph(private)
+    try:
+        files |= check_external(private)
+        _check_graph(private)
+    except CuvilError:
+        raise
+    except Exception as error:  # text that is none, weights of no type: found only when the model is written again
+        raise InvalidModelError(f"invalid model: {_cause(error)}") from error
     return Source(private, path, frozenset(files), kind)
 
 
@@ -135,15 +140,19 @@ def _from_proto(proto: onnx.ModelProto, name: str, files: set[Path], folder: Pat
     try:
         model = ir.from_proto(proto)
     except Exception as error:
-        cause: BaseException = error
-        while cause.__cause__ is not None:  # onnx-ir wraps the reason once per level of the file
-            cause = cause.__cause__
-        raise InvalidModelError(f"{name}: cannot be read: {cause}") from error
+        raise InvalidModelError(f"{name}: cannot be read: {_cause(error)}") from error
     finally:
         logger.setLevel(level)
     if folder is not None:
         ir.external_data.set_base_dir(model.graph, str(folder))
     return model
+
+
+def _cause(error: BaseException) -> str:
+    """The reason at the bottom: onnx-ir wraps it once per level of the file."""
+    while error.__cause__ is not None:
+        error = error.__cause__
+    return " ".join(str(error).split())[:300]
 
 
 def _dense(proto: onnx.ModelProto, name: str) -> onnx.ModelProto:
