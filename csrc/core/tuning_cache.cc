@@ -30,7 +30,8 @@ TuningMode TuningMode::from_environment() {
   const std::string only = "only:";
   if (text.empty() || text == "on") return {};
   if (text == "off") return {.measure = false, .only = ""};
-  require(text.compare(0, only.size(), only) == 0, "CUVIL_TUNING is \"", text, "\"; on, off or only:PREFIX is required");
+  require(text.compare(0, only.size(), only) == 0, "CUVIL_TUNING is \"", text,
+          "\"; on, off or only:PREFIX is required");
   return {.measure = false, .only = text.substr(only.size())};
 }
 

@@ -19,8 +19,8 @@ struct ChannelsLastParams {
 cudaError_t launch_channels_last(const ChannelsLastParams& p, cudaStream_t stream);
 
 // Zero padding of three spatial dimensions (extent 1 and no padding where a problem has fewer). `outer` and `vector`
-// enclose them: [N*C, d0, d1, d2, 1] for channels-first, [N, d0, d1, d2, C] for channels-last tensors. A negative `begin`
-// skips elements of the input.
+// enclose them: [N*C, d0, d1, d2, 1] for channels-first, [N, d0, d1, d2, C] for channels-last tensors. A negative
+// `begin` skips elements of the input.
 struct SpatialPadParams {
   const void* in = nullptr;
   void* out = nullptr;

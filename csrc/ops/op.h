@@ -49,11 +49,11 @@ class NodeView {
   virtual std::string name() const = 0;
   virtual std::string op_type() const = 0;
   virtual int since_version() const = 0;
-  virtual int num_inputs() const = 0;   // trailing absent optional inputs may be counted
+  virtual int num_inputs() const = 0;  // trailing absent optional inputs may be counted
   virtual int num_outputs() const = 0;
-  virtual bool has_input(int i) const = 0;   // false for an absent optional input and for i >= num_inputs()
+  virtual bool has_input(int i) const = 0;  // false for an absent optional input and for i >= num_inputs()
   virtual bool has_output(int i) const = 0;
-  virtual DType input_dtype(int i) const = 0;   // kUndefined when absent or not a tensor
+  virtual DType input_dtype(int i) const = 0;  // kUndefined when absent or not a tensor
   virtual DType output_dtype(int i) const = 0;
   // Dimensions, -1 where symbolic; nullopt when the rank is unknown or above kMaxRank.
   virtual std::optional<Dims> input_shape(int i) const = 0;
@@ -157,14 +157,14 @@ class Op {
 struct OpEntry {
   const char* domain = "";  // "", "cuvil" or "com.microsoft"
   const char* type = "";
-  int since = 1;        // opset versions [since, until] in which the node's schema was introduced
+  int since = 1;  // opset versions [since, until] in which the node's schema was introduced
   int until = INT_MAX;
   // "" when this node can run here, else the reason, for the placement report ("input 0 is string; ...").
   std::string (*supports)(const NodeView&) = nullptr;
   std::unique_ptr<Op> (*create)(const NodeView&) = nullptr;
-  std::vector<int> cpu_inputs = {};   // indices whose data is wanted in host memory (shapes, axes, pads)
-  std::vector<int> cpu_outputs = {};  // indices produced in host memory (Shape, Size)
-  std::vector<std::pair<int, int>> aliases = {};     // {input, output} that share a buffer always (Reshape)
+  std::vector<int> cpu_inputs = {};               // indices whose data is wanted in host memory (shapes, axes, pads)
+  std::vector<int> cpu_outputs = {};              // indices produced in host memory (Shape, Size)
+  std::vector<std::pair<int, int>> aliases = {};  // {input, output} that share a buffer always (Reshape)
   std::vector<std::pair<int, int>> may_inplace = {};  // {input, output} the kernel can compute in place
 };
 

@@ -267,7 +267,7 @@ def session_captures_while_other_threads_copy_and_run() -> None:
     """What other threads put on the device meanwhile must happen, and not become part of a graph."""
     wrong: list[Any] = []
     stop = threading.Event()
-    # A capture makes a hundred calls that give up the interpreter, and threads that never sleep take its turn each time.
+    # A capture makes a hundred calls that give up the interpreter; threads that never sleep take its turn each time.
     sys.setswitchinterval(1e-5)
     with session(cuda_graph="always", max_captured_graphs=1) as sess:
 
