@@ -21,9 +21,6 @@ MODELS = ("tiny", "ppocr_cls", "minilm", "resnet50_light", "resnet50")
 # The bounds: fp32 sums in another order stay within 1e-3 of the largest output; fp16 rounds every activation
 # to 11 bits, which these depths keep within 5e-3 on logits.
 BOUNDS = {"fp32": 1e-3, "fp16": 5e-3}
-# Rounding this model's weights to fp16 and nothing else moves its logits by 5.9e-3 of the largest (measured in fp32 on
-# the CPU; its first layers have 8 channels, so that errors hardly average out). Activations add as much again.
-WIDER = {("ppocr_cls", "fp16"): 1.2e-2}
 
 
 class Case:
@@ -40,7 +37,7 @@ class Case:
         self.optimized = cuvil_onnx.optimize(model, precision=precision, verify=False)
         self.session = cuvil_onnx.InferenceSession(self.optimized)
         self.precision = precision
-        self.bound = WIDER.get((name, precision), BOUNDS[precision])
+        self.bound = BOUNDS[precision]
 
     def difference(self, batch: int, seed: int) -> float:
         feed = self.entry.inputs(batch, seed)
