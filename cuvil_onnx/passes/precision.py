@@ -15,7 +15,7 @@ that a masked score stays finite (-inf in a whole row would make softmax NaN) ev
 
 from __future__ import annotations
 
-import dataclasses
+from collections.abc import Collection
 from typing import Any
 
 import ml_dtypes
@@ -24,54 +24,41 @@ import numpy.typing as npt
 import onnx_ir as ir
 
 from cuvil_onnx.passes.base import Pass
-from cuvil_onnx.passes.precision_ops import COMPARISONS, LIGHT, SOURCES_OF_LOGS, Places, convertible, demanded
+from cuvil_onnx.passes.precision_plan import FLOAT, Plan, plan_precision
 from cuvil_onnx.rewrite.apply import replace_node
 from cuvil_onnx.rewrite.graph import GraphContext
 from cuvil_onnx.rewrite.provenance import RULE_KEY
 from cuvil_onnx.rewrite.rule import Exactness
 
-LARGEST = {ir.DataType.FLOAT16: 65504.0, ir.DataType.BFLOAT16: 2.0**127 * (2 - 2.0**-7)}
-"""The largest finite numbers. The lowest float32, with which masks hide, is out of the range of bf16 as well."""
 SATURATION = {ir.DataType.FLOAT16: 60000.0, ir.DataType.BFLOAT16: 3.0e38}
 """What values of nodes that exceed it are clipped to."""
 
-FP16_TINY = 2.0**-25
-"""Half of the smallest fp16 number: anything below rounds to 0."""
 
-SMALL_CONSTANT = 64
-"""Constants up to this size are parameters (epsilons) whose underflow matters; in larger ones tiny weights do not."""
-
-FLOAT = ir.DataType.FLOAT
+def precision_pass(target: ir.DataType, keep: Collection[str] = ()) -> Pass:
+    """The pass that converts to ``target`` (FLOAT16 or BFLOAT16) all that may be, but the nodes named in ``keep``."""
+    return Pass("precision", Exactness.APPROXIMATE, lambda ctx, trace: _Converter(ctx, target, keep).run())
 
 
-def precision_pass(target: ir.DataType) -> Pass:
-    """The pass that converts to ``target`` (FLOAT16 or BFLOAT16)."""
-    return Pass("precision", Exactness.APPROXIMATE, lambda ctx, trace: _Converter(ctx, target).run())
-
-
-@dataclasses.dataclass
-class _Plan:
-    """Decisions: the nodes that change with the places that do, and the values that must be clipped on their way."""
-
-    half: dict[ir.Node, Places]
-    saturating: set[ir.Value]
+def narrow(array: npt.NDArray[Any], target: ir.DataType) -> npt.NDArray[Any]:
+    """A float32 array in ``target``, rounded to nearest even."""
+    return array.astype(np.float16 if target == ir.DataType.FLOAT16 else ml_dtypes.bfloat16)
 
 
 class _Converter:
-    def __init__(self, ctx: GraphContext, target: ir.DataType) -> None:
+    def __init__(self, ctx: GraphContext, target: ir.DataType, keep: Collection[str]) -> None:
         self._ctx = ctx
         self._target = target
+        self._keep = keep
         self._graph = ctx.model.graph
         self._constants: dict[ir.Value, ir.Value] = {}
-        self._overflow: dict[ir.Value, bool] = {}
         self._casts: dict[tuple[ir.Value, ir.DataType], ir.Value] = {}
         self._made: set[ir.Node] = set()
 
     def run(self) -> int:
         """Plans, then converts; returns the number of nodes that compute in 16 bits now."""
-        plan = self._plan()
+        plan = plan_precision(self._ctx, self._target, self._keep)
         nodes = list(self._graph)
-        results = {node.outputs[i] for node, places in plan.half.items() for i in places.outputs}
+        results = plan.results()
         for node in nodes:
             places = plan.half.get(node)
             if places is not None:
@@ -86,68 +73,7 @@ class _Converter:
         self._ctx.order.invalidate()
         return len(plan.half)
 
-    def _plan(self) -> _Plan:
-        ctx = self._ctx
-        plan = _Plan({}, set())
-        kept: set[ir.Node] = set()  # nodes with float32 results on purpose, which cheap readers follow
-        exact = demanded(list(self._graph), ctx)
-        for node in self._graph:
-            floats = [v for v in node.inputs if v is not None and ctx.dtype(v) == FLOAT]
-            places = convertible(node, self._target, ctx)
-            if places is not None and _is_masked(node) and node.inputs[3] in plan.saturating:
-                # Clipped to fp16's range a mask no longer hides every key of a row alike, as the lowest float32 does.
-                places = Places(tuple(i for i in places.inputs if i != 3), places.outputs)
-            flows = [v for v in floats if not ctx.is_constant(v)]
-            stays = places is None or self._follows(node, flows, kept) or self._stays_exact(node, flows, plan, exact)
-            unfit = places is not None and any(self._unfit(node.inputs[i]) for i in places.inputs)
-            if places is not None and not stays and not unfit:
-                plan.half[node] = places
-                continue
-            if _is_float_result(node, ctx):
-                kept.add(node)
-            overflows = any(self._overflows(v) for v in floats)
-            if overflows or (node.op_type in LIGHT and plan.saturating.intersection(flows)):
-                plan.saturating.update(node.outputs)
-        return plan
-
-    def _follows(self, node: ir.Node, flows: list[ir.Value], kept: set[ir.Node]) -> bool:
-        """Whether a cheap node stays with its float32 operands."""
-        if node.domain or node.op_type not in LIGHT or not flows:
-            return False
-        if node.op_type == "Div" and node.inputs[1] is not None and node.inputs[1].producer() in kept:
-            return True
-        return all(v.producer() in kept for v in flows)
-
-    def _stays_exact(self, node: ir.Node, flows: list[ir.Value], plan: _Plan, exact: set[ir.Node]) -> bool:
-        """Whether the node would be the first to lose bits that a reader needs, or the only one to be converted."""
-        if node.domain:
-            return False
-        rounded = [v.producer() in plan.half for v in flows]
-        if node.op_type in COMPARISONS:
-            return not all(rounded)
-        if node in exact and (node.op_type in LIGHT or node.op_type in SOURCES_OF_LOGS or not any(rounded)):
-            return True
-        alone = all(not self._ctx.use_count(v) for v in node.outputs)  # only graph outputs, which are float32
-        return node.op_type in LIGHT and alone and not any(rounded)
-
-    def _unfit(self, value: ir.Value | None) -> bool:
-        """Whether a constant loses its meaning in 16 bits: too large, or a small parameter that becomes 0."""
-        if self._overflows(value):
-            return True
-        if self._target != ir.DataType.FLOAT16 or value is None:
-            return False
-        array = self._ctx.constant(value, SMALL_CONSTANT)
-        return array is not None and bool(np.any((array != 0) & (np.abs(array) < FP16_TINY)))
-
-    def _overflows(self, value: ir.Value | None) -> bool:
-        if value is None or not self._ctx.is_constant(value):
-            return False
-        if value not in self._overflow:
-            array = self._ctx.constant(value, max_elements=None)
-            self._overflow[value] = array is not None and _exceeds(array, LARGEST[self._target])
-        return self._overflow[value]
-
-    def _half(self, value: ir.Value | None, results: set[ir.Value], plan: _Plan) -> ir.Value | None:
+    def _half(self, value: ir.Value | None, results: set[ir.Value], plan: Plan) -> ir.Value | None:
         """The 16-bit form of a float32 operand."""
         if value is None or value in results:
             return value
@@ -160,8 +86,7 @@ class _Converter:
         if known is None:
             array = self._ctx.constant(value, max_elements=None)
             assert array is not None
-            kind = np.dtype(np.float16) if self._target == ir.DataType.FLOAT16 else np.dtype(ml_dtypes.bfloat16)
-            tensor = ir.Tensor(array.astype(kind), dtype=self._target)
+            tensor = ir.Tensor(narrow(array, self._target), dtype=self._target)
             del array
             source = self._ctx.tensor(value)
             if isinstance(source, ir.ExternalTensor):
@@ -203,7 +128,7 @@ class _Converter:
         self._casts[(value, target)] = cast.outputs[0]
         return cast.outputs[0]
 
-    def _restore_float(self, nodes: list[ir.Node], plan: _Plan, results: set[ir.Value]) -> None:
+    def _restore_float(self, nodes: list[ir.Node], plan: Plan, results: set[ir.Value]) -> None:
         """Gives float32 back to readers that need it: other nodes, subgraphs and graph outputs."""
         for node in nodes:
             for value in node.outputs:
@@ -239,26 +164,6 @@ class _Converter:
         new.metadata_props.update(node.metadata_props)
         self._ctx.add_function(function)
         replace_node(node, (new,), new.outputs, self._ctx)
-
-
-def _is_masked(node: ir.Node) -> bool:
-    """Whether a node is fused attention, whose mask may stay in float32."""
-    return (node.domain, node.op_type) == ("cuvil", "Attention") and len(node.inputs) > 3
-
-
-def _exceeds(array: npt.NDArray[Any], largest: float) -> bool:
-    """Whether a finite element is beyond `largest`; infinities stay what they are."""
-    if array.size == 0 or array.dtype != np.float32:
-        return False
-    low, high = array.min(), array.max()
-    if np.isfinite(low) and np.isfinite(high):
-        return bool(low < -largest or high > largest)
-    finite = array[np.isfinite(array)]
-    return bool(finite.size and np.abs(finite).max() > largest)
-
-
-def _is_float_result(node: ir.Node, ctx: GraphContext) -> bool:
-    return any(ctx.dtype(v) == FLOAT for v in node.outputs)
 
 
 def _is_cast(node: ir.Node) -> bool:
