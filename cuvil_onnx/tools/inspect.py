@@ -11,8 +11,8 @@ from typing import Any
 
 import onnx_ir as ir
 
+from cuvil_onnx.passes.cost import bytes_moved, flops
 from cuvil_onnx.rewrite import walk
-from cuvil_onnx.tools.cost import bytes_moved, flops
 from cuvil_onnx.tools.read import learn_shapes, op_name, read, type_text
 
 

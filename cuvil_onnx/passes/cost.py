@@ -1,4 +1,4 @@
-"""What a node costs, from static shapes: floating-point operations, and bytes read and written.
+"""What a node costs, from the shapes of its values: floating-point operations, and bytes read and written.
 
 Operations: two for each multiply-add of products, convolutions and attention, one for each element of everything else
 that computes, none for what only moves data. Bytes: all inputs and outputs of the node, as when it runs alone.
@@ -7,8 +7,12 @@ that computes, none for what only moves data. Bytes: all inputs and outputs of t
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 
 import onnx_ir as ir
+
+Sizes = Callable[[ir.Value | None], tuple[int, ...] | None]
+"""Tells the sizes of a value; None when one is unknown."""
 
 _VIEWS = frozenset(("Constant", "Dropout", "Flatten", "Identity", "Reshape", "Shape", "Size", "Squeeze", "Unsqueeze"))
 _MOVES = frozenset(
@@ -56,13 +60,13 @@ def static_shape(value: ir.Value | None) -> tuple[int, ...] | None:
     return tuple(int(d) for d in value.shape if isinstance(d, int))
 
 
-def flops(node: ir.Node) -> int | None:
+def flops(node: ir.Node, sizes: Sizes = static_shape) -> int | None:
     """Floating-point (or integer) operations of one run; None when shapes are unknown or the operator is no use."""
     kind = node.op_type
     if kind in _VIEWS or kind in _MOVES:
         return 0
-    shapes = [static_shape(v) for v in node.inputs]
-    result = static_shape(node.outputs[0]) if node.outputs else None
+    shapes = [sizes(v) for v in node.inputs]
+    result = sizes(node.outputs[0]) if node.outputs else None
     if kind in _UNKNOWN or result is None or not shapes or shapes[0] is None:
         return None if node.inputs else 0
     elements, first = math.prod(result), shapes[0]
@@ -87,14 +91,14 @@ def flops(node: ir.Node) -> int | None:
     return max(elements, math.prod(first))
 
 
-def bytes_moved(node: ir.Node) -> int | None:
+def bytes_moved(node: ir.Node, sizes: Sizes = static_shape) -> int | None:
     """Bytes that the node reads and writes; None when a shape or element type is unknown."""
     if node.op_type in _VIEWS:
         return 0
     if node.op_type in _UNKNOWN - {"Einsum"}:
         return None
-    written = [_size(v) for v in node.outputs if v.name]
-    read = written if node.op_type in _PICKS else [_size(v) for v in node.inputs if v is not None]
+    written = [_size(v, sizes) for v in node.outputs if v.name]
+    read = written if node.op_type in _PICKS else [_size(v, sizes) for v in node.inputs if v is not None]
     total = 0
     for size in (*written, *read):
         if size is None:
@@ -103,8 +107,8 @@ def bytes_moved(node: ir.Node) -> int | None:
     return total
 
 
-def _size(value: ir.Value) -> int | None:
-    shape, dtype = static_shape(value), value.dtype
+def _size(value: ir.Value, sizes: Sizes) -> int | None:
+    shape, dtype = sizes(value), value.dtype
     if value.const_value is not None:
         dtype = value.const_value.dtype
     if shape is None or dtype in (None, ir.DataType.UNDEFINED, ir.DataType.STRING):
