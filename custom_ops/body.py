@@ -83,14 +83,27 @@ class Body:
             return self.op("ReduceMean", x, self.constant([axis], ir.DataType.INT64), keepdims=1)
         return self.op("ReduceMean", x, axes=[axis], keepdims=1)
 
+    def reduce_max(self, x: ir.Value, axis: int) -> ir.Value:
+        """ReduceMax over one axis, which is kept; the axes are an input since opset 18."""
+        if self.opset >= 18:
+            return self.op("ReduceMax", x, self.constant([axis], ir.DataType.INT64), keepdims=1)
+        return self.op("ReduceMax", x, axes=[axis], keepdims=1)
+
     def clip(self, x: ir.Value, low: float, high: float, dtype: ir.DataType) -> ir.Value:
         """Clip; the bounds are inputs since opset 11."""
         if self.opset >= 11:
             return self.op("Clip", x, self.constant(low, dtype), self.constant(high, dtype))
         return self.op("Clip", x, min=float(low), max=float(high))
 
-    def split(self, x: ir.Value, parts: int, axis: int) -> Sequence[ir.Value]:
-        """Equal parts; opset 18 wants their number as an attribute."""
+    def split(self, x: ir.Value, parts: int | Sequence[int], axis: int) -> Sequence[ir.Value]:
+        """Equal parts, or parts of given sizes: an attribute before opset 13, then an input; opset 18 wants the number
+        of equal parts as an attribute.
+        """
+        if not isinstance(parts, int):
+            if self.opset >= 13:
+                sizes = self.constant(parts, ir.DataType.INT64)
+                return self.ops("Split", x, sizes, count=len(parts), attrs={"axis": axis})
+            return self.ops("Split", x, count=len(parts), attrs={"axis": axis, "split": list(parts)})
         attrs = {"axis": axis, "num_outputs": parts} if self.opset >= 18 else {"axis": axis}
         return self.ops("Split", x, count=parts, attrs=attrs)
 

@@ -5,6 +5,12 @@
 namespace cuvil {
 namespace {
 
+// Heads of K and V; the attribute's 0 stands for as many as Q has.
+int64_t kv_heads_of(const NodeView& node, int64_t heads) {
+  const int64_t given = node.get<int64_t>("kv_num_heads", 0);
+  return given != 0 ? given : heads;
+}
+
 std::string supports(const NodeView& node) {
   const DType t = node.input_dtype(0);
   if (t != DType::kF32 && t != DType::kF16 && t != DType::kBF16) {
@@ -21,52 +27,63 @@ std::string supports(const NodeView& node) {
     if (node.has_input(i) && node.input_dtype(i) != t)
       return concat("input ", i, " is not ", name_of(t), " as input 0");
   }
-  const int64_t heads = node.get<int64_t>("num_heads", 0);
-  if (heads <= 0) return concat("num_heads is ", heads);
+  const int64_t heads = node.get<int64_t>("num_heads", 0), kv_heads = kv_heads_of(node, heads);
+  if (heads <= 0 || kv_heads <= 0 || heads % kv_heads != 0) {
+    return concat("num_heads is ", heads, " and kv_num_heads ", kv_heads, "; a multiple is required");
+  }
   if (const auto q = node.input_shape(0); q && q->rank() != 3)
     return concat("input 0 has rank ", q->rank(), "; 3 is required");
   if (const auto q = node.input_shape(0); q && (*q)[2] > 0) {
-    const int64_t head = (*q)[2] / heads / (layout == "packed" ? 3 : 1);
+    const int64_t head = (*q)[2] / (layout == "packed" ? heads + 2 * kv_heads : heads);
     if (head > kMaxHeadSize) return concat("the head size is ", head, "; at most ", kMaxHeadSize, " is supported");
   }
-  return node.has_input(3) ? mask_type_reason(node.input_dtype(3), t, false) : "";
+  return node.has_input(3) ? mask_type_reason(node.input_dtype(3), t, true) : "";
 }
 
 class Attention : public Op {
  public:
   explicit Attention(const NodeView& node)
       : heads_(to_int(node.get<int64_t>("num_heads", 0))),
+        kv_heads_(to_int(kv_heads_of(node, heads_))),
         scale_(node.get<float>("scale", 1)),
         causal_(node.get<int64_t>("causal", 0) != 0),
-        packed_(node.get<std::string>("layout", "") == "packed") {}
+        packed_(node.get<std::string>("layout", "") == "packed"),
+        masked_rows_zero_(node.get<int64_t>("masked_rows_zero", 0) != 0) {}
 
   void compute(OpContext& ctx) override {
     const Tensor q = ctx.input(0);
     require(q.shape.rank() == 3, "input 0 has shape ", q.shape.to_string(), "; rank 3 is required");
-    const int64_t batch = q.shape[0], s = q.shape[1], row = q.shape[2], blocks = packed_ ? 3 : 1;
-    require(row % (heads_ * blocks) == 0, "input 0 has shape ", q.shape.to_string(), ", which ", heads_,
+    const int64_t batch = q.shape[0], s = q.shape[1], row = q.shape[2];
+    const int64_t heads_in_row = packed_ ? heads_ + 2 * kv_heads_ : heads_;
+    require(row % heads_in_row == 0, "input 0 has shape ", q.shape.to_string(), ", which ", heads_in_row,
             " heads do not divide");
-    const int64_t hidden = row / blocks;
-    AttentionParams p{.q = q.data, .heads = heads_, .kv_heads = heads_, .scale = scale_, .causal = causal_};
+    const int64_t size = row / heads_in_row;
+    AttentionParams p{.q = q.data,
+                      .heads = heads_,
+                      .kv_heads = kv_heads_,
+                      .scale = scale_,
+                      .causal = causal_,
+                      .masked_rows_zero = masked_rows_zero_};
     p.batch = to_int(batch);
     p.s = p.t = to_int(s);
-    p.head_size = p.v_head_size = to_int(hidden / heads_);
-    p.q_strides = interleaved_heads(s, row, p.head_size);
+    p.head_size = p.v_head_size = to_int(size);
+    p.q_strides = interleaved_heads(s, row, size);
     if (packed_) {
-      p.k = q.as<char>() + hidden * static_cast<int64_t>(size_of(q.dtype));
-      p.v = q.as<char>() + 2 * hidden * static_cast<int64_t>(size_of(q.dtype));
+      const auto head = [&](int64_t i) { return q.as<char>() + i * size * static_cast<int64_t>(size_of(q.dtype)); };
+      p.k = head(heads_);
+      p.v = head(heads_ + kv_heads_);
       p.k_strides = p.v_strides = p.q_strides;
     } else {
       const Tensor k = ctx.input(1), v = ctx.input(2);
       require(k.shape.rank() == 3 && v.shape.rank() == 3 && k.shape[0] == batch && v.shape[0] == batch &&
-                  k.shape[1] == v.shape[1] && k.shape[2] == hidden && v.shape[2] % heads_ == 0,
+                  k.shape[1] == v.shape[1] && k.shape[2] == size * kv_heads_ && v.shape[2] % kv_heads_ == 0,
               "Q, K and V have shapes ", q.shape.to_string(), ", ", k.shape.to_string(), " and ", v.shape.to_string(),
-              "; [B,S,N*H], [B,T,N*H] and [B,T,N*Hv] are required");
+              "; [B,S,", heads_, "*H], [B,T,", kv_heads_, "*H] and [B,T,", kv_heads_, "*Hv] are required");
       p.t = to_int(k.shape[1]);
-      p.v_head_size = to_int(v.shape[2] / heads_);
+      p.v_head_size = to_int(v.shape[2] / kv_heads_);
       p.k = k.data;
       p.v = v.data;
-      p.k_strides = interleaved_heads(p.t, hidden, p.head_size);
+      p.k_strides = interleaved_heads(p.t, k.shape[2], p.head_size);
       p.v_strides = interleaved_heads(p.t, v.shape[2], p.v_head_size);
     }
     const int64_t out_row = int64_t{heads_} * p.v_head_size;
@@ -77,9 +94,11 @@ class Attention : public Op {
 
  private:
   int heads_;
+  int kv_heads_;
   float scale_;
   bool causal_;
   bool packed_;
+  bool masked_rows_zero_;
 };
 
 const Register attention{{.domain = "cuvil", .type = "Attention", .supports = supports, .create = make_op<Attention>}};

@@ -16,28 +16,65 @@ from custom_ops.spec import Array, Attribute, Call, Example, Inferred, Input, Op
 def _body(body: Body, call: Call, inputs: Sequence[ir.Value | None]) -> Sequence[ir.Value]:
     # Not ONNX Attention-23: ONNX Runtime's kernel refuses a mask that broadcasts over the queries.
     q, k, v, mask = (*inputs, None, None, None)[:4]
-    assert q is not None
-    if call.attrs["layout"] == "packed":
-        q, k, v = body.split(body.widen(q), 3, axis=2)
-    else:
-        assert k is not None and v is not None
-        q, k, v = body.widen(q), body.widen(k), body.widen(v)
-    heads = call.attrs["num_heads"]
-
-    def split_heads(x: ir.Value, perm: Sequence[int]) -> ir.Value:
-        return body.transpose(body.reshape(x, [0, 0, heads, -1]), perm)
-
-    scores = body.op("MatMul", split_heads(q, [0, 2, 1, 3]), split_heads(k, [0, 2, 3, 1]))
-    scores = body.op("Mul", scores, body.constant(call.attrs["scale"], body.wide))
+    heads, kv_heads = call.attrs["num_heads"], _kv_heads(call.attrs)
+    q, k, v = _split_heads(body, call, (q, k, v))
+    grouped = kv_heads != heads
+    if grouped:  # the queries of all heads that share a key, one below the other: nothing is repeated
+        q = body.reshape(q, [0, kv_heads, -1, 0])
+    scores = body.op("Mul", body.op("MatMul", q, k), body.constant(call.attrs["scale"], body.wide))
+    if grouped:
+        scores = body.reshape(scores, [0, heads, -1, 0])
     if mask is not None:
-        given = call.inputs[3]
-        mask_dtype = body.dtype if given is None or given.dtype is None else given.dtype
-        scores = body.op("Add", scores, body.cast(mask, body.wide, mask_dtype))
+        mask = _addend(body, call, mask)
+        scores = body.op("Add", scores, mask)
     if call.attrs["causal"]:
         scores = _hide_future(body, scores)
     weights = body.op("Softmax", scores, axis=3)
-    context = body.op("MatMul", weights, split_heads(v, [0, 2, 1, 3]))
+    if grouped:
+        weights = body.reshape(weights, [0, kv_heads, -1, 0])
+    context = body.op("MatMul", weights, v)
+    if grouped:
+        context = body.reshape(context, [0, heads, -1, 0])
+    if call.attrs["masked_rows_zero"] and mask is not None:
+        context = _zero_masked_rows(body, scores if call.attrs["causal"] else mask, context)
     return [body.narrow(body.reshape(body.transpose(context, [0, 2, 1, 3]), [0, 0, -1]))]
+
+
+def _kv_heads(attrs: Mapping[str, Any]) -> int:
+    """The number of heads of K and V; 0 stands for as many as Q has."""
+    return int(attrs["kv_num_heads"] or attrs["num_heads"])
+
+
+def _split_heads(body: Body, call: Call, inputs: Sequence[ir.Value | None]) -> tuple[ir.Value, ir.Value, ir.Value]:
+    """Q [B, N, S, H], K [B, G, H, T] and V [B, G, T, H]."""
+    heads, kv_heads = call.attrs["num_heads"], _kv_heads(call.attrs)
+    whole = inputs[0]
+    assert whole is not None
+    if call.attrs["layout"] == "packed" and kv_heads != heads:
+        sizes = [heads, kv_heads, kv_heads]
+        parts = body.split(body.reshape(body.widen(whole), [0, 0, sum(sizes), -1]), sizes, axis=2)
+    else:
+        three = body.split(body.widen(whole), 3, axis=2) if call.attrs["layout"] == "packed" else None
+        given = three or [body.widen(x) for x in inputs if x is not None]
+        parts = [body.reshape(x, [0, 0, n, -1]) for x, n in zip(given, (heads, kv_heads, kv_heads), strict=True)]
+    q, k, v = (body.transpose(x, p) for x, p in zip(parts, ([0, 2, 1, 3], [0, 2, 3, 1], [0, 2, 1, 3]), strict=True))
+    return q, k, v
+
+
+def _addend(body: Body, call: Call, mask: ir.Value) -> ir.Value:
+    """What the mask adds to the scores, in their type."""
+    given = call.inputs[3]
+    dtype = body.dtype if given is None or given.dtype is None else given.dtype
+    if dtype == ir.DataType.BOOL:
+        zero, hidden = (body.constant(x, body.wide) for x in (0.0, -np.inf))
+        return body.op("Where", mask, zero, hidden)
+    return body.cast(mask, body.wide, dtype)
+
+
+def _zero_masked_rows(body: Body, hiding: ir.Value, context: ir.Value) -> ir.Value:
+    """0 in the rows of `context` whose every key is hidden by `hiding`, [.., S or 1, T or 1]."""
+    hidden = body.op("Equal", body.reduce_max(hiding, -1), body.constant(-np.inf, body.wide))
+    return body.op("Where", hidden, body.constant(0.0, body.wide), context)
 
 
 def _hide_future(body: Body, scores: ir.Value) -> ir.Value:
@@ -57,15 +94,22 @@ def _check(call: Call) -> None:
     for index, name in ((1, "K"), (2, "V")):
         if call.has(index) == packed:
             raise call.fail(f"layout '{call.attrs['layout']}' {'has no' if packed else 'needs'} input {name}")
-    if call.attrs["causal"] and call.opset < 11:
-        raise call.fail(f"causal needs opset 11 (Range) for its body, the model has {call.opset}")
-    if call.attrs["num_heads"] < 1:
-        raise call.fail(f"num_heads must be positive, got {call.attrs['num_heads']}")
-    q = call.shape(0)
-    width = None if q is None or len(q) != 3 else q[2]
-    parts = call.attrs["num_heads"] * (3 if packed else 1)
-    if q is not None and (len(q) != 3 or (isinstance(width, int) and width % parts)):
-        raise call.fail(f"Q must be [B, S, a multiple of {parts}], got {q}")
+    needs = {"causal": "Range", "masked_rows_zero": "Equal of floats"}
+    for name, operator in needs.items():
+        if call.attrs[name] and call.opset < 11:
+            raise call.fail(f"{name} needs opset 11 ({operator}) for its body, the model has {call.opset}")
+    heads, kv_heads = call.attrs["num_heads"], _kv_heads(call.attrs)
+    if heads < 1 or kv_heads < 1 or heads % kv_heads:
+        raise call.fail(f"num_heads must be a positive multiple of kv_num_heads, got {heads} and {kv_heads}")
+    widths = {0: heads + 2 * kv_heads} if packed else {0: heads, 1: kv_heads, 2: kv_heads}
+    for index, parts in widths.items():
+        found = call.shape(index)
+        width = None if found is None or len(found) != 3 else found[2]
+        if found is not None and (len(found) != 3 or (isinstance(width, int) and width % parts)):
+            raise call.fail(f"{'QKV'[index]} must be [B, {'SSTT'[index]}, a multiple of {parts}], got {found}")
+    mask = call.shape(3)
+    if mask is not None and (len(mask) > 4 or (call.attrs["masked_rows_zero"] and len(mask) < 1)):
+        raise call.fail(f"the mask must have rank 1 to 4, got {mask}")
 
 
 def _infer(call: Call) -> Sequence[Inferred]:
@@ -73,32 +117,39 @@ def _infer(call: Call) -> Sequence[Inferred]:
     if q is None or len(q) != 3:
         return [(call.dtype, None)]
     width = q[2]
+    heads, kv_heads = call.attrs["num_heads"], _kv_heads(call.attrs)
     if call.attrs["layout"] == "packed":
-        width = width // 3 if isinstance(width, int) else ir.SymbolicDim(None)
+        width = width // (heads + 2 * kv_heads) * heads if isinstance(width, int) else ir.SymbolicDim(None)
     elif v is not None and len(v) == 3:
-        width = v[2]
+        width = v[2] if kv_heads == heads else ir.SymbolicDim(None)
+        if isinstance(v[2], int):
+            width = v[2] // kv_heads * heads
     return [(call.dtype, shape([q[0], q[1], width]))]
 
 
 def _reference(inputs: Sequence[Array | None], attrs: Mapping[str, Any]) -> Sequence[Array]:
     q, k, v, mask = (*inputs, None, None, None)[:4]
     assert q is not None
+    heads, kv_heads = attrs["num_heads"], _kv_heads(attrs)
     if attrs["layout"] == "packed":
-        q, k, v = np.split(q, 3, axis=-1)
+        size = q.shape[-1] // (heads + 2 * kv_heads)
+        q, k, v = np.split(q, [heads * size, (heads + kv_heads) * size], axis=-1)
     assert k is not None and v is not None
-    heads = attrs["num_heads"]
 
-    def split_heads(x: Array) -> Array:
-        return x.reshape(x.shape[0], x.shape[1], heads, -1).transpose(0, 2, 1, 3)
+    def split_heads(x: Array, count: int) -> Array:
+        separate = x.reshape(x.shape[0], x.shape[1], count, -1).transpose(0, 2, 1, 3)
+        return separate.repeat(heads // count, axis=1)
 
-    scores = split_heads(q) @ split_heads(k).swapaxes(2, 3) * attrs["scale"]
+    scores = split_heads(q, heads) @ split_heads(k, kv_heads).swapaxes(2, 3) * attrs["scale"]
     if mask is not None:
         scores = scores + mask
     if attrs["causal"]:
         scores = np.where(np.triu(np.ones(scores.shape[2:], bool), 1), -np.inf, scores)
     weights = np.exp(scores - scores.max(-1, keepdims=True))
-    context = (weights / weights.sum(-1, keepdims=True)) @ split_heads(v)
-    return [context.transpose(0, 2, 1, 3).reshape(q.shape[0], q.shape[1], -1)]
+    weights = weights / weights.sum(-1, keepdims=True)
+    if attrs["masked_rows_zero"]:
+        weights = np.where(scores.max(-1, keepdims=True) == -np.inf, 0, weights)
+    return [(weights @ split_heads(v, kv_heads)).transpose(0, 2, 1, 3).reshape(q.shape[0], q.shape[1], -1)]
 
 
 def _examples() -> Iterable[Example]:
@@ -126,6 +177,27 @@ def _examples() -> Iterable[Example]:
     yield Example("head_64", (long,), {"num_heads": 2, "scale": 0.125, "layout": "packed"})
     yield Example("head_32", (long,), {"num_heads": 4, "scale": 0.2, "layout": "packed"})
     yield Example("head_80", (normal("qkv80", 1, 33, 3 * 160),), {"num_heads": 2, "scale": 0.1, "layout": "packed"})
+    # Grouped and multi-query heads.
+    few = {**attrs, "kv_num_heads": 2, "layout": "separate"}
+    k2, v2 = (normal(name, b, t, 2 * h) for name in ("k2", "v2"))
+    yield Example("grouped", (q, k2, v2), few)
+    yield Example("grouped_mask", (q, k2, v2, normal("bias4", b, n, s, t)), few)
+    yield Example("grouped_causal", (q, k2, v2), {**few, "causal": 1}, opset=11)
+    one = {**packed, "kv_num_heads": 1}
+    yield Example("packed_multi_query", (normal("qkv6", b, s, (n + 2) * h), None, None, padding), one)
+    wide = {"num_heads": 6, "kv_num_heads": 2, "scale": 0.2, "layout": "packed", "causal": 1}
+    yield Example("packed_grouped_causal", (normal("qkvg", 1, 70, 10 * 24),), wide, opset=11)
+    # Queries without any key, with all kinds of masks.
+    zero = {"masked_rows_zero": 1}
+    rows = np.zeros((b, 1, s, t), np.float32)
+    rows[0, 0, 4], rows[1, 0, :3], rows[1, 0, 5, ::2] = -np.inf, -np.inf, -np.inf
+    yield Example("masked_rows", (q, k, v, rows), {**attrs, **zero, "layout": "separate"}, opset=11)
+    yield Example("masked_rows_grouped", (q, k2, v2, rows), {**few, **zero}, opset=11)
+    nothing = np.zeros((b, 1, 1, s), np.float32)
+    nothing[0] = -np.inf
+    yield Example("masked_batch", (qkv, None, None, nothing), {**packed, **zero}, opset=11)
+    left = np.where(np.arange(s) < 2, -np.inf, 0).astype(np.float32)  # causal too: the first queries see no key
+    yield Example("masked_causal_rows", (qkv, None, None, left), {**packed, **zero, "causal": 1}, opset=11)
     # Scores of several hundreds, whose exponentials overflow unless the row's maximum is subtracted.
     yield Example("large_scores", (qkv * 12,), packed, half=False)
 
@@ -133,13 +205,20 @@ def _examples() -> Iterable[Example]:
 SPEC = OpSpec(
     name="Attention",
     doc="Y = softmax(Q K^T * scale + mask) V a head, heads merged again. Scores and softmax are float32 for 16-bit "
-    "tensors. `causal` hides keys whose position is greater than the query's, both counted from 0. A row whose every "
-    "key is masked with -inf is NaN.",
+    "tensors. `causal` hides keys whose position is greater than the query's, both counted from 0. With fewer heads of "
+    "keys than of queries (grouped, multi-query) each serves num_heads / kv_num_heads neighbouring heads of queries. A "
+    "row whose every key is masked with -inf is 0 with `masked_rows_zero`, else NaN.",
     inputs=(
-        Input("Q", "[B, S, N * H], packed: [B, S, 3 * N * H]", "queries; packed: all Q, then all K, then all V"),
-        Input("K", "[B, T, N * H]", "keys, absent when packed", optional=True),
-        Input("V", "[B, T, N * H]", "values, absent when packed", optional=True),
-        Input("mask", "broadcasting to [B, N, S, T]", "added to the scores", "T or float32", optional=True),
+        Input("Q", "[B, S, N * H], packed: [B, S, (N + 2 * G) * H]", "queries; packed: all Q, then all K, then all V"),
+        Input("K", "[B, T, G * H]", "keys, absent when packed", optional=True),
+        Input("V", "[B, T, G * H]", "values, absent when packed", optional=True),
+        Input(
+            "mask",
+            "broadcasting to [B, N, S, T]",
+            "added to the scores; bool: false hides the key",
+            "T, float32 or bool",
+            True,
+        ),
     ),
     outputs=(Output("Y", "[B, S, N * H]", "context"),),
     attributes=(
@@ -152,6 +231,10 @@ SPEC = OpSpec(
             "whether Q holds K and V too",
             default="separate",
             allowed=("packed", "separate"),
+        ),
+        Attribute("kv_num_heads", ir.AttributeType.INT, "G, a divisor of N; 0: N", default=0),
+        Attribute(
+            "masked_rows_zero", ir.AttributeType.INT, "1: queries that see no key give 0", default=0, allowed=(0, 1)
         ),
     ),
     body=_body,

@@ -17,6 +17,7 @@ from tests.gpu.single_op import MakeSession, quick
 
 Array = np.ndarray
 TYPES = {"float32": TensorProto.FLOAT, "float16": TensorProto.FLOAT16, "bfloat16": TensorProto.BFLOAT16}
+ELEMENTS = {**TYPES, "bool": TensorProto.BOOL}
 # Half a unit in the last place near 1 of what the inputs, the probabilities and the result are rounded to.
 UNIT = {"float32": 2.0**-24, "float16": 2.0**-11, "bfloat16": 2.0**-8}
 MASKS = ["none", "keys", "keys_inf", "full", "per_query", "heads", "masked_rows"]
@@ -44,6 +45,10 @@ def make_mask(kind: str, b: int, n: int, s: int, t: int) -> Array | None:
         return normal(s, 1, seed=9)  # changes nothing but the bits
     if kind == "heads":
         return np.where(hide[:1], -np.inf, normal(1, n, s, t, seed=9))
+    if kind == "masked_batch":  # an entry of the batch that is padding throughout, and left padding
+        keys = np.where(hide[:, :1, :1], -np.inf, 0.0)
+        keys[0], keys[-1, ..., : t // 2] = -np.inf, -np.inf
+        return keys
     rows = np.where(hide[:1, 0], -np.inf, 0.0)
     rows[0, s // 2] = -np.inf  # one query that sees no key
     return rows
@@ -97,19 +102,20 @@ def run(
         if x is None:
             continue
         boolean = x.dtype == np.bool_
+        if boolean:
+            types = [*types[:i], "bool", *types[i + 1 :]]
         infos.append(
             helper.make_tensor_value_info(
                 f"x{i}", TensorProto.BOOL if boolean else TensorProto.DOUBLE, x.shape if static else [None] * x.ndim
             )
         )
-        to = TensorProto.BOOL if boolean else TYPES[dtype]
-        nodes.append(helper.make_node("Cast", [f"x{i}"], [f"x{i}t"], to=to))
+        nodes.append(helper.make_node("Cast", [f"x{i}"], [f"x{i}t"], to=ELEMENTS[types[i]]))
     while not names[-1]:
         names.pop()
     functions = []
     if domain == "cuvil":
         values = [
-            ir.val(name, ir.DataType(TYPES[dtype]), ir.Shape(x.shape if static else [None] * x.ndim))
+            ir.val(name, ir.DataType(ELEMENTS[dtype]), ir.Shape(x.shape if static else [None] * x.ndim))
             if x is not None
             else None
             for name, x, dtype in zip(names, arrays, types, strict=False)
@@ -147,22 +153,35 @@ def check_cuvil(
     layout: str = "separate",
     mask_dtype: str | None = None,
     scale: float | None = None,
+    kv: int | None = None,
+    masked_rows_zero: bool = False,
 ) -> None:
     b, n, s, t, h = dims
     t = s if layout == "packed" else t
-    q, k, v = (rounded(normal(b, r, n * h, seed=i), dtype) for i, r in enumerate((s, t, t)))
+    kv = kv or n
+    sizes = ((s, n), (t, kv), (t, kv))
+    q, k, v = (rounded(normal(b, r, heads * h, seed=i), dtype) for i, (r, heads) in enumerate(sizes))
     mask = make_mask(mask_kind, b, n, s, t)
     mask_dtype = mask_dtype or dtype
-    mask = None if mask is None else rounded(mask, mask_dtype)
+    if mask is not None and mask_dtype == "bool":
+        mask = mask == 0
+    elif mask is not None:
+        mask = rounded(mask, mask_dtype)
     attrs: dict[str, Any] = {
         "num_heads": n,
+        "kv_num_heads": kv,
+        "masked_rows_zero": int(masked_rows_zero),
         "scale": float(np.float32(scale or h**-0.5)),
         "causal": int(causal),
         "layout": layout,
     }
     operands = [np.concatenate([q, k, v], -1), None, None] if layout == "packed" else [q, k, v]
     found = run(make, "Attention", "cuvil", [*operands, mask], [dtype] * 3 + [mask_dtype], attrs, 17)
-    exact, size = attention(heads_of(q, n), heads_of(k, n), heads_of(v, n), mask, attrs["scale"], causal)
+    added = np.where(mask, 0, -np.inf) if mask is not None and mask.dtype == np.bool_ else mask
+    keys, values = (heads_of(x, kv).repeat(n // kv, 1) for x in (k, v))
+    exact, size = attention(heads_of(q, n), keys, values, added, attrs["scale"], causal)
+    if masked_rows_zero:
+        exact = np.nan_to_num(exact)
     compare(found, merged(exact), merged(size), dtype)
 
 
@@ -195,6 +214,30 @@ def test_many_heads(ep_session: MakeSession, mask: str, dtype: str) -> None:
 @pytest.mark.parametrize("mask", ["keys", "full", "masked_rows"])
 def test_float32_mask(ep_session: MakeSession, mask: str, dtype: str) -> None:
     check_cuvil(ep_session, (2, 3, 50, 190, 64), dtype, mask, mask_dtype="float32")
+
+
+@pytest.mark.parametrize("dtype", list(TYPES))
+@pytest.mark.parametrize("causal", [False, True])
+@pytest.mark.parametrize("mask", ["none", "keys_inf", "heads", "masked_rows"])
+def test_grouped_heads(ep_session: MakeSession, mask: str, causal: bool, dtype: str) -> None:
+    zero = {"masked_rows_zero": True, "causal": causal}
+    check_cuvil(ep_session, (2, 6, 37, 53, 64), dtype, mask, kv=2, **zero)
+    check_cuvil(ep_session, (1, 8, 70, 70, 40), dtype, mask, kv=1, layout="packed", **zero)
+    check_cuvil(ep_session, (3, 4, 1, 90, 20), dtype, mask, kv=2, **zero)  # one token against what came before
+    # Enough blocks for the layouts that serve large batches.
+    check_cuvil(ep_session, (9, 16, 130, 65, 32), dtype, mask, kv=4, **zero)
+
+
+@pytest.mark.parametrize("dtype", list(TYPES))
+@pytest.mark.parametrize("zero", [False, True])
+def test_rows_without_keys(ep_session: MakeSession, zero: bool, dtype: str) -> None:
+    for layout in ("separate", "packed"):
+        options: dict[str, Any] = {"layout": layout, "masked_rows_zero": zero}
+        check_cuvil(ep_session, (2, 3, 50, 50, 64), dtype, "masked_rows", **options)
+        check_cuvil(ep_session, (2, 3, 50, 50, 36), dtype, "masked_rows", causal=True, **options)
+        check_cuvil(ep_session, (2, 3, 50, 50, 64), dtype, "masked_rows", mask_dtype="bool", **options)
+        check_cuvil(ep_session, (2, 3, 50, 50, 64), dtype, "keys_inf", mask_dtype="bool", **options)
+        check_cuvil(ep_session, (22, 12, 130, 130, 64), dtype, "masked_batch", **options)
 
 
 @pytest.mark.parametrize("dtype", list(TYPES))
@@ -293,9 +336,11 @@ def test_any_shape(ep_session: MakeSession, data: st.DataObject) -> None:
         ep_session,
         dims,
         draw(st.sampled_from(list(TYPES))),
-        draw(st.sampled_from(MASKS)),
+        draw(st.sampled_from([*MASKS, "masked_batch"])),
         causal=draw(st.booleans()),
         layout=draw(st.sampled_from(["packed", "separate"])),
+        kv=draw(st.sampled_from([d for d in range(1, dims[1] + 1) if dims[1] % d == 0])),
+        masked_rows_zero=draw(st.booleans()),
     )
 
 
@@ -311,6 +356,7 @@ def test_empty(ep_session: MakeSession) -> None:
 def test_refusals_are_told(ep_session: MakeSession) -> None:
     attrs = {"num_heads": 2, "scale": 1.0, "causal": 0, "layout": "separate"}
     q = normal(2, 3, 16)
-    for wrong in (normal(2, 4, 18), normal(1, 4, 16)):
+    for wrong, kv in ((normal(2, 4, 18), 0), (normal(1, 4, 16), 0), (normal(2, 4, 16), 1)):
+        attrs["kv_num_heads"] = kv
         with pytest.raises(Exception, match=r"\[2,3,16\]"):
             run(ep_session, "Attention", "cuvil", [q, wrong, wrong, None], ["float32"] * 4, attrs, 17, static=False)
