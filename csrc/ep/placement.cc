@@ -46,9 +46,8 @@ class Planner {
     for (size_t n = 0; n < nodes_.size(); ++n) {
       const PlacementNode& node = nodes_[n];
       if (!node.supported) vertex_[n] = MinCut::kSource;
-      bool derived = false;
-      for (const int v : node.inputs) derived |= v != kAbsent && from_host[static_cast<size_t>(v)];
-      if (!node.supported || !node.movable || (node.floats && !derived)) {
+      const bool derived = derives(node, from_host, /*from_data=*/false);
+      if (!node.supported || !node.movable || (node.floats && !derives(node, from_host, /*from_data=*/true))) {
         mark(node, /*all=*/false, &from_host);
         continue;
       }
@@ -61,6 +60,19 @@ class Planner {
       }
       mark(node, derived, &from_host);
     }
+  }
+
+  // `from_data`: by what it computes with. The target shape of a reshape says nothing about the reshaped values.
+  bool derives(const PlacementNode& node, const std::vector<bool>& from_host, bool from_data) const {
+    bool any = false, has_data = false;
+    for (size_t i = 0; i < node.inputs.size(); ++i) {
+      const int v = node.inputs[i];
+      if (v == kAbsent) continue;
+      const bool is_data = !node.cpu_input[i];
+      has_data |= is_data && !values_[static_cast<size_t>(v)].constant;
+      any |= from_host[static_cast<size_t>(v)] && (is_data || !from_data);
+    }
+    return any || (from_data && !has_data && derives(node, from_host, false));
   }
 
   static void mark(const PlacementNode& node, bool all, std::vector<bool>* from_host) {

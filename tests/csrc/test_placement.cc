@@ -141,6 +141,18 @@ int main() {
   }
   {
     Graph g;
+    g.node("log", {"f_x"}, "f_l").node("shape", {"f_x"}, "s", {"shape"}).node("cut", {"f_l"}, "s_x");
+    g.node("reshape", {"s_x", "s"}, "s_y", {"cpu1"}).node("loss", {"s_y"}, "f_z", {"foreign"});
+    g.expect("small floats of the GPU reshaped for another provider's node: that may not be its last word", {});
+  }
+  {
+    Graph g;
+    g.node("shape", {"f_x"}, "s", {"shape"}).node("fill", {"s"}, "s_a", {"cpu0"}).node("scale", {"s_a", "c_2"}, "s_b");
+    g.node("back", {"s_b"}, "t").node("resize", {"f_x", "t"}, "f_y", {"cpu1"});
+    g.expect("floats made from a shape alone", {"fill", "scale", "back"});
+  }
+  {
+    Graph g;
     g.node("shape", {"f_x"}, "s", {"shape"}).node("gather", {"s", "c_0"}, "d").node("mul", {"d", "f_x"}, "f_y");
     g.expect("one copy either way: the small node stays where its data is", {"gather"});
   }
