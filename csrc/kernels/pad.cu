@@ -41,6 +41,8 @@ __global__ void __launch_bounds__(kThreads)
     typename Div::Index rest = static_cast<typename Div::Index>(o);
     int64_t offset = 0;
     bool inside = true;
+    // Not unrolled: nvcc 13.0.88 then reads the divisors of all but the first dimension 128 bytes too far.
+#pragma unroll 1
     for (int d = l.rank - 1; d >= 0; --d) {
       typename Div::Index q, r;
       l.out_extent[d].divmod(rest, q, r);
