@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import threading
 
 import numpy as np
@@ -14,6 +13,7 @@ from cuvil_onnx.bench.accuracy import largest_difference
 from cuvil_onnx.runtime.cuda_driver import context
 from cuvil_onnx.runtime.registration import EP_NAME, unavailable_reason
 from models import zoo
+from tests.gpu.conftest import SHARED_CARD
 
 pytestmark = pytest.mark.skipif(unavailable_reason() is not None, reason=str(unavailable_reason()))
 
@@ -110,9 +110,8 @@ def test_a_thousand_replays_two_threads_flat_memory(name):
         thread.join()
     assert not wrong
     assert case.session.captured_graphs == 1
-    # Replays allocate nothing; the driver may still take one 2 MiB block for itself. The figure is the whole card's, so
-    # it says nothing while other pytest workers use it.
-    if "PYTEST_XDIST_WORKER" not in os.environ:
+    # Replays allocate nothing; the driver may still take one 2 MiB block for itself.
+    if not SHARED_CARD:
         assert before - context(0).memory_info()[0] <= 4 << 20
     case.session.close()
 

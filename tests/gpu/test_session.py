@@ -12,6 +12,7 @@ from onnx import TensorProto, helper
 import cuvil_onnx
 from cuvil_onnx.runtime.cuda_driver import CudaError, context
 from cuvil_onnx.runtime.registration import EP_NAME, unavailable_reason
+from tests.gpu.conftest import measures_the_card
 from tests.runtime.small_models import affine
 
 pytestmark = pytest.mark.skipif(unavailable_reason() is not None, reason=str(unavailable_reason()))
@@ -177,6 +178,7 @@ def test_two_sessions_interleaved():
                 np.testing.assert_array_equal(s.run(None, {"x": rows(3, i), "b": B})[0], expected(rows(3, i)))
 
 
+@measures_the_card
 def test_memory_stays_flat():
     with cuvil_onnx.InferenceSession(affine(), cuda_graph="always", max_captured_graphs=2) as s:
 
