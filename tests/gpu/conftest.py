@@ -11,7 +11,6 @@ import pytest
 
 from cuvil_onnx.runtime.registration import EP_NAME, unavailable_reason
 
-
 # Free memory is a figure of the whole card: it says nothing while other processes come and go on it.
 SHARED_CARD = "PYTEST_XDIST_WORKER" in os.environ or "CUVIL_SHARED_CARD" in os.environ
 measures_the_card = pytest.mark.skipif(SHARED_CARD, reason="measures memory of a card that other tests use too")
