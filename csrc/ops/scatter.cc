@@ -2,6 +2,7 @@
 #include "kernels/scatter.cuh"
 
 #include <algorithm>
+#include <utility>
 
 #include "ops/index_guard.h"
 #include "ops/params.h"
@@ -10,9 +11,39 @@
 namespace cuvil {
 namespace {
 
+// Whether updates are combined with what is there (opset 16; max and min since 18), and how.
+struct Reduction {
+  bool combines = false;
+  ScatterReduction how = ScatterReduction::kAdd;
+};
+
+// "" and *out set, or the reason.
+std::string parse_reduction(const NodeView& node, Reduction* out) {
+  const std::string name = node.get<std::string>("reduction", "none");
+  const std::pair<const char*, ScatterReduction> known[] = {{"add", ScatterReduction::kAdd},
+                                                            {"mul", ScatterReduction::kMul},
+                                                            {"max", ScatterReduction::kMax},
+                                                            {"min", ScatterReduction::kMin}};
+  if (name == "none") return "";
+  for (const auto& [text, how] : known) {
+    if (name != text) continue;
+    *out = {true, how};
+    const DType t = node.input_dtype(0);
+    return t == DType::kBool ? concat("input 0 is ", name_of(t), "; reduction '", name, "' requires a number") : "";
+  }
+  return concat("reduction is '", name, "'; none, add, mul, max or min is required");
+}
+
+Reduction reduction_of(const NodeView& node) {
+  Reduction r;
+  const std::string reason = parse_reduction(node, &r);
+  require(reason.empty(), reason);
+  return r;
+}
+
 std::string supports(const NodeView& node) {
-  const std::string reduction = node.get<std::string>("reduction", "none");
-  if (reduction != "none") return concat("reduction is '", reduction, "'; none is served");
+  Reduction ignored;
+  if (std::string reason = parse_reduction(node, &ignored); !reason.empty()) return reason;
   const DType t = node.input_dtype(1);
   if (t != DType::kI32 && t != DType::kI64) return concat("input 1 is ", name_of(t), "; i32 or i64 is required");
   return require_movable(node, 0);
@@ -20,7 +51,8 @@ std::string supports(const NodeView& node) {
 
 class ScatterElements : public Op {
  public:
-  explicit ScatterElements(const NodeView& node) : axis_(node.get<int64_t>("axis", 0)) {}
+  explicit ScatterElements(const NodeView& node)
+      : axis_(node.get<int64_t>("axis", 0)), reduction_(reduction_of(node)) {}
 
   void compute(OpContext& ctx) override {
     const Tensor x = ctx.input(0), indices = ctx.input(1), updates = ctx.input(2);
@@ -48,17 +80,19 @@ class ScatterElements : public Op {
                             .out_of_range = guard_.arm()};
     std::copy(indices.shape.begin(), indices.shape.end(), p.extent);
     std::copy(strides.begin(), strides.end(), p.output_stride);
-    CUVIL_CUDA(launch_scatter_elements(p, ctx.stream()));
+    CUVIL_CUDA(reduction_.combines ? launch_scatter_elements(p, reduction_.how, x.dtype, ctx.stream())
+                                   : launch_scatter_elements(p, ctx.stream()));
   }
 
  private:
   int64_t axis_;
+  Reduction reduction_;
   IndexGuard guard_;
 };
 
 class ScatterND : public Op {
  public:
-  explicit ScatterND(const NodeView&) {}
+  explicit ScatterND(const NodeView& node) : reduction_(reduction_of(node)) {}
 
   void compute(OpContext& ctx) override {
     const Tensor x = ctx.input(0), indices = ctx.input(1), updates = ctx.input(2);
@@ -88,10 +122,12 @@ class ScatterND : public Op {
                       .out_of_range = guard_.arm()};
     std::copy_n(x.shape.begin(), indexed, p.extent);
     std::copy_n(strides.begin(), indexed, p.stride);
-    CUVIL_CUDA(launch_scatter_nd(p, ctx.stream()));
+    CUVIL_CUDA(reduction_.combines ? launch_scatter_nd(p, reduction_.how, x.dtype, ctx.stream())
+                                   : launch_scatter_nd(p, ctx.stream()));
   }
 
  private:
+  Reduction reduction_;
   IndexGuard guard_;
 };
 
