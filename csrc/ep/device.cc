@@ -16,6 +16,31 @@ void add_live(std::vector<std::weak_ptr<T>>& all, const std::shared_ptr<T>& one)
   all.push_back(one);
 }
 
+// The driver's current context. Going back by number instead, with cudaSetDevice, would create a context on a GPU that
+// the application never used: some 500 MB.
+struct ContextApi {
+  int (*get)(CudaContext*) = nullptr;
+  int (*set)(CudaContext) = nullptr;
+};
+
+template <typename F>
+void find_entry(const char* name, F* function) {
+  cudaDriverEntryPointQueryResult found{};
+  CUVIL_CUDA(
+      cudaGetDriverEntryPointByVersion(name, reinterpret_cast<void**>(function), 12000, cudaEnableDefault, &found));
+  require(found == cudaDriverEntryPointSuccess, "the CUDA driver has no ", name);
+}
+
+const ContextApi& context_api() {
+  static const ContextApi api = [] {
+    ContextApi found;
+    find_entry("cuCtxGetCurrent", &found.get);
+    find_entry("cuCtxSetCurrent", &found.set);
+    return found;
+  }();
+  return api;
+}
+
 }  // namespace
 
 std::vector<FoundDevice> find_cuda_devices(std::string* why) {
@@ -62,15 +87,17 @@ void require_machine_code(const DeviceInfo& device) {
   cuda_check(code, "preparing the device");
 }
 
-DeviceGuard::DeviceGuard(int device) : previous_(device), changed_(false) {
-  CUVIL_CUDA(cudaGetDevice(&previous_));
-  if (previous_ == device) return;
+DeviceGuard::DeviceGuard(int device) {
+  int current = 0;
+  CUVIL_CUDA(cudaGetDevice(&current));
+  if (current == device) return;
+  if (context_api().get(&previous_) != 0) previous_ = nullptr;
   CUVIL_CUDA(cudaSetDevice(device));
   changed_ = true;
 }
 
 DeviceGuard::~DeviceGuard() {
-  if (changed_) cudaSetDevice(previous_);
+  if (changed_) context_api().set(previous_);
 }
 
 ComputeStream::~ComputeStream() {

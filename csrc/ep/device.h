@@ -28,7 +28,9 @@ std::vector<FoundDevice> find_cuda_devices(std::string* why);
 // Throws Error(kNotImplemented) when this library holds no machine code that runs on the device.
 void require_machine_code(const DeviceInfo& device);
 
-// Makes a device current on this thread, and the previous one again at the end of the scope.
+using CudaContext = struct CUctx_st*;
+
+// Makes a device current on this thread, and what was current before again at the end of the scope.
 class DeviceGuard {
  public:
   explicit DeviceGuard(int device);
@@ -37,8 +39,8 @@ class DeviceGuard {
   DeviceGuard& operator=(const DeviceGuard&) = delete;
 
  private:
-  int previous_;
-  bool changed_;
+  CudaContext previous_ = nullptr;
+  bool changed_ = false;
 };
 
 // A stream that sessions enqueue work on. Shared between the session and whoever has to wait for its work.

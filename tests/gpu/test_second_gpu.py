@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import ctypes
+from concurrent.futures import ThreadPoolExecutor
+
 import numpy as np
 import onnxruntime as ort
 import pytest
@@ -64,3 +67,22 @@ def test_two_gpus_side_by_side():
             np.testing.assert_array_equal(session.run(None, {"x": x, "b": B})[0], np.maximum(x, 0) + B)
     for session in sessions:
         session.close()
+
+
+def test_the_callers_current_context_stays():
+    """Not even a context is made on the first GPU for threads that use none."""
+
+    def contexts():
+        before = current_context()
+        ort.InferenceSession(affine().SerializeToString(), providers=[(EP_NAME, {"device_id": "1"})])
+        return before, current_context()
+
+    with ThreadPoolExecutor(1) as pool:
+        before, after = pool.submit(contexts).result()
+    assert before == after is None
+
+
+def current_context():
+    context = ctypes.c_void_p()
+    assert ctypes.CDLL("libcuda.so.1").cuCtxGetCurrent(ctypes.byref(context)) == 0
+    return context.value

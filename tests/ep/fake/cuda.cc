@@ -141,6 +141,11 @@ cudaError_t cudaGetDevice(int* d) {
   return cudaSuccess;
 }
 cudaError_t cudaSetDevice(int) { return cudaSuccess; }
+cudaError_t cudaGetDriverEntryPointByVersion(const char*, void**, unsigned int, unsigned long long,
+                                             cudaDriverEntryPointQueryResult* result) {
+  *result = cudaDriverEntryPointSymbolNotFound;  // one device: nothing is ever switched
+  return cudaSuccess;
+}
 cudaError_t cudaGetLastError() { return std::exchange(last_error, cudaSuccess); }
 const char* cudaGetErrorName(cudaError_t e) {
   switch (e) {

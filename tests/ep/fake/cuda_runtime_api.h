@@ -39,6 +39,8 @@ enum cudaStreamCaptureMode {
   cudaStreamCaptureModeRelaxed,
 };
 enum cudaStreamCaptureStatus { cudaStreamCaptureStatusNone, cudaStreamCaptureStatusActive };
+enum cudaDriverEntryPointQueryResult { cudaDriverEntryPointSuccess, cudaDriverEntryPointSymbolNotFound };
+constexpr unsigned int cudaEnableDefault = 0;
 constexpr unsigned int cudaStreamNonBlocking = 1;
 constexpr unsigned int cudaEventDisableTiming = 2;
 constexpr unsigned int cudaHostAllocPortable = 1;
@@ -58,6 +60,8 @@ cudaError_t cudaGetDeviceProperties(cudaDeviceProp*, int);
 cudaError_t cudaDeviceGetPCIBusId(char*, int, int);
 cudaError_t cudaGetDevice(int*);
 cudaError_t cudaSetDevice(int);
+cudaError_t cudaGetDriverEntryPointByVersion(const char*, void**, unsigned int, unsigned long long,
+                                             cudaDriverEntryPointQueryResult*);
 cudaError_t cudaGetLastError();
 const char* cudaGetErrorName(cudaError_t);
 const char* cudaGetErrorString(cudaError_t);
