@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+import functools
 import os
 import time
 from collections.abc import Collection, Mapping, Sequence
@@ -14,9 +16,10 @@ import onnx_ir as ir
 from cuvil_onnx import verify as verification
 from cuvil_onnx.errors import CuvilError, InvalidModelError, OptionError, OutputError, VerificationError
 from cuvil_onnx.passes.load import Source, load
+from cuvil_onnx.passes.sensitivity.guard import MAX_GIVEN_SETS
 from cuvil_onnx.passes.signature import Signature
 from cuvil_onnx.passes.write import PROTO_LIMIT, self_contained, write_model
-from cuvil_onnx.pipeline import Options, run
+from cuvil_onnx.pipeline import Inputs, Options, run
 from cuvil_onnx.report import Report, collect
 from cuvil_onnx.rewrite.rule import Exactness
 from cuvil_onnx.rewrite.trace import Trace
@@ -99,7 +102,8 @@ def optimize(
     Args:
         model: a path, bytes, ``onnx.ModelProto``, ``onnx_graphsurgeon.Graph`` or ``onnx_ir.Model``; never changed.
         output: where to write the result; must not be the input.
-        precision: "fp32" keeps the element types; "fp16" and "bf16" convert the inside, inputs and outputs stay.
+        precision: "fp32" keeps the element types; "fp16" and "bf16" convert the inside, inputs and outputs stay. Where
+            ``verify`` compares, nodes that would spoil the accuracy are found by measuring and kept in float32.
         quantize: reserved; must be None.
         level: "none" only normalises, "basic" cleans up and folds, "all" fuses as well.
         skip: names of rules and passes not to run.
@@ -107,7 +111,8 @@ def optimize(
         verify: True compares the result with the original on ONNX Runtime's CPU and refuses it when it differs; False
             never does; None compares when that takes seconds, and leaves out a rule that turns out to be at fault,
             with a warning in the report.
-        inputs: arrays by input name (or several such dicts) for the verification; made from the signature otherwise.
+        inputs: arrays by input name (or several such dicts) for the verification and the accuracy of 16 bits; made from
+            the signature otherwise.
         layout: "auto" lets 16-bit convolutions work in NHWC, "nhwc" all convolutions, "nchw" none.
 
     Returns:
@@ -128,7 +133,7 @@ def optimize(
         raise OutputError(f"{output}: is the input model; choose another path")
     original = _original(source, verify)
     try:
-        result = _optimize_once(source, options)
+        result = _optimize_once(source, options, _inputs(original, inputs))
     except CuvilError:
         raise
     except Exception as error:
@@ -145,12 +150,12 @@ def optimize(
     return result
 
 
-def _optimize_once(source: Source, options: Options) -> Optimized:
+def _optimize_once(source: Source, options: Options, inputs: Inputs | None = None) -> Optimized:
     """Runs the pipeline on a loaded model, which becomes the result."""
     trace = Trace()
     before = collect(source.model)
     signature = Signature.of(source.model)
-    run(source.model, trace, options)
+    run(source.model, trace, options, inputs)
     signature.restore(source.model)
     return Optimized(source.model, Report(before, collect(source.model), trace), source)
 
@@ -176,6 +181,14 @@ def _original(source: Source, verify: bool | None) -> onnx.ModelProto | None:
     return self_contained(source.model)
 
 
+def _inputs(original: onnx.ModelProto | None, given: Any) -> Inputs | None:
+    """What to measure the accuracy of 16 bits with: the inputs of the verification, when there is one."""
+    if original is None:
+        return None
+    limit = verification.INPUT_SETS if given is None else MAX_GIVEN_SETS
+    return Inputs(functools.partial(verification.input_sets, original, given), limit)
+
+
 def _compare(original: onnx.ModelProto, result: Optimized, options: Options, inputs: Any) -> verification.Outcome:
     """Verifies within the tolerance of what fired."""
     kinds = set(result.report.trace.exactness.values())
@@ -199,7 +212,9 @@ def _leave_out_culprit(
 ) -> tuple[Optimized, verification.Outcome]:
     """Tries again without one of the rules that fired, until the result is equivalent; gives up after a while."""
     start = time.perf_counter()
-    kinds = result.report.trace.exactness
+    trace = result.report.trace
+    kinds = trace.exactness
+    options = dataclasses.replace(options, keep=trace.kept)  # measured once, not for each attempt
     optional = (name for name, kind in kinds.items() if kind != Exactness.APPROXIMATE)  # that one was asked for
     fired = sorted(optional, key=lambda name: (kinds[name] == Exactness.EXACT, name))
     for name in fired:
@@ -208,6 +223,7 @@ def _leave_out_culprit(
         other = _optimize_once(load(model), options.without(name))
         verdict = _compare(original, other, options, inputs)
         if verdict.status == "passed":
+            other.report.trace.accuracy, other.report.trace.kept = trace.accuracy, trace.kept
             other.report.trace.warn(f"{name} was left out, a defect of this package: with it {outcome.message}")
             return other, verdict
     return result, outcome

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import dataclasses
 import time
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from typing import Any
 
 import onnx_ir as ir
 
@@ -20,6 +21,7 @@ from cuvil_onnx.passes.limits import OLDEST_BF16_OPSET, OLDEST_OPSET
 from cuvil_onnx.passes.nhwc_layout import nhwc_pass
 from cuvil_onnx.passes.normalise import forget_inferred, normalise
 from cuvil_onnx.passes.precision import precision_pass
+from cuvil_onnx.passes.sensitivity.guard import find_sensitive
 from cuvil_onnx.passes.shape_chain import simplify_shape_chains
 from cuvil_onnx.passes.shapes import infer_shapes
 from cuvil_onnx.passes.symbols import name_dimensions
@@ -43,15 +45,28 @@ CSE = Pass("cse", Exactness.EXACT, eliminate_common_subexpressions)
 DEDUP = Pass("initializer_dedup", Exactness.EXACT, merge_equal_initializers)
 
 
+SENSITIVITY = "sensitivity"
+"""The name under which ``skip`` leaves out the measurement of what 16 bits cost."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Inputs:
+    """Inputs to measure with: sets that may be rejected by the model, and how many to use."""
+
+    sets: Callable[[], Iterable[Mapping[str, Any]]]
+    limit: int
+
+
 @dataclasses.dataclass(frozen=True)
 class Options:
-    """What ``optimize`` was asked for; see there."""
+    """What ``optimize`` was asked for, see there; ``keep`` names nodes that stay in float32 in any precision."""
 
     precision: str = "fp32"
     level: str = "all"
     layout: str = "auto"
     skip: frozenset[str] = frozenset()
     only: frozenset[str] | None = None
+    keep: frozenset[str] = frozenset()
 
     @staticmethod
     def checked(
@@ -78,8 +93,10 @@ class Options:
         return dataclasses.replace(self, skip=self.skip | {name})
 
 
-def run(model: ir.Model, trace: Trace, options: Options) -> None:
+def run(model: ir.Model, trace: Trace, options: Options, inputs: Inputs | None = None) -> None:
     """The whole pipeline, in the order in which each step helps the next.
+
+    With ``inputs`` the error of a conversion to 16 bits is measured, and nodes that cause too much of it are kept.
 
     Raises:
         UnsupportedModelError: bf16 was asked for and the model's opset has no such type.
@@ -104,7 +121,9 @@ def run(model: ir.Model, trace: Trace, options: Options) -> None:
         pipeline.infer()
     if options.precision != "fp32":
         target = ir.DataType.FLOAT16 if options.precision == "fp16" else ir.DataType.BFLOAT16
-        pipeline.run(precision_pass(target))
+        if inputs is not None:
+            pipeline.find_sensitive(target, inputs)
+        pipeline.run(precision_pass(target, options.keep | trace.kept))
         pipeline.phase(Phase.CLEANUP)
         pipeline.infer()
     if options.level == "all":
@@ -179,6 +198,29 @@ class Pipeline:
         self.run(CSE)
         self.run(DEAD_CODE)
 
+    def find_sensitive(self, target: ir.DataType, inputs: Inputs) -> None:
+        """Measures the conversion to ``target`` before it is done; the trace holds what to keep in float32."""
+        if not self.enabled("precision") or not self.enabled(SENSITIVITY):
+            return
+        start = time.perf_counter()
+        found = find_sensitive(self._ctx, target, self._swallowed(), inputs.sets(), inputs.limit)
+        self._trace.accuracy, self._trace.kept = found.account, found.keep
+        for node, reason in found.reasons:
+            self._trace.add_refused("precision", node, reason, None)
+        if found.warning:
+            self._trace.warn(f"precision={self._options.precision!r}: {found.warning}")
+        self._time(SENSITIVITY, start)
+
+    def _swallowed(self) -> set[str]:
+        """Values that epilogues will fuse away, found on a copy: they are never written in 16 bits."""
+        if self._options.level != "all":
+            return set()
+        rules = [r for r in all_rules() if r.phase == Phase.EPILOGUE and self.enabled(r.name)]
+        copy = self._ctx.model.clone()
+        Driver(rules, GraphContext(copy), Trace()).run()
+        left = {value.name for node in copy.graph for value in node.outputs}
+        return {v.name for n in self._ctx.model.graph for v in n.outputs if v.name and v.name not in left}
+
     def _time(self, name: str, start: float) -> None:
         seconds = self._trace.seconds
         seconds[name] = seconds.get(name, 0.0) + time.perf_counter() - start
@@ -198,4 +240,4 @@ def all_rules() -> Sequence[Rule]:
 def names() -> list[str]:
     """What ``skip`` and ``only`` may name."""
     passes = (DEAD_CODE, FOLD, SHAPE_CHAIN, CSE, DEDUP)
-    return sorted([*(r.name for r in all_rules()), *(p.name for p in passes), "precision", "nhwc_layout"])
+    return sorted([*(r.name for r in all_rules()), *(p.name for p in passes), "precision", SENSITIVITY, "nhwc_layout"])

@@ -53,7 +53,8 @@ class Report:
 
     Attributes:
         before, after: sizes.
-        trace: rewrites that fired, near misses with reasons, warnings, seconds per step.
+        trace: rewrites that fired, near misses with reasons, the measured accuracy of 16 bits and the nodes kept in
+            float32 for it, warnings, seconds per step.
         verification: one line: what was compared and the result, or why nothing was.
     """
 
@@ -78,6 +79,8 @@ class Report:
         lines.insert(-2, "-" * len(lines[0]))
         fired = ", ".join(f"{name} {count}" for name, count in sorted(self.trace.counts.items()))
         lines.append(f"rewrites: {fired or 'none'}")
+        if self.trace.accuracy:
+            lines.append(f"accuracy: {self.trace.accuracy}")
         if self.verification:
             lines.append(f"verified: {self.verification}")
         lines.extend(f"warning: {message}" for message in self.trace.warnings)
@@ -128,6 +131,8 @@ class Report:
             "refused": [dataclasses.asdict(r) for r in self.trace.refused],
             "warnings": list(self.trace.warnings),
             "seconds": {k: round(v, 4) for k, v in self.trace.seconds.items()},
+            "accuracy": self.trace.accuracy,
+            "kept_in_float32": sorted(self.trace.kept),
             "verification": self.verification,
         }
 
