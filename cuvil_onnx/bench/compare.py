@@ -107,12 +107,16 @@ def compare(
             )
         rows: list[Row] = []
         failures: list[str] = []
+        succeeded: set[str] = set()
         for group in groups:
             bar.step(", ".join(v.label for v in group))
+            if group[0].instead_of in succeeded:
+                continue
             for variant, (result, got) in zip(group, work.measure(group), strict=True):
                 if result.error:
                     failures.append(f"{variant.label}: {result.error}")
                 else:
+                    succeeded.add(variant.label)
                     rows.append(Row(variant.key, variant.label, result, *largest_difference(got, expected)))
         bar.finish()
     device = gpu or "CPU"

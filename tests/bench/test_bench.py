@@ -93,8 +93,10 @@ def test_variants_of_a_gpu_cover_nhwc_only_for_convolutions():
     stock = [("converted", "s.onnx")]
     with_conv = variants.on_gpu("g.onnx", stock, "o.onnx", has_conv=True)
     without = variants.on_gpu("g.onnx", stock, "o.onnx", has_conv=False)
-    assert [v.key for v in with_conv] == ["stock_default", "stock_best", "stock_best", "cuvil_run", "cuvil"]
-    assert len(without) == len(with_conv) - 1
+    assert [v.key for v in with_conv] == ["stock_default", *["stock_best"] * 4, "cuvil_run", "cuvil"]
+    assert len(without) == len(with_conv) - 2
+    replaced = {v.instead_of for v in with_conv if v.instead_of}
+    assert replaced == {v.label for v in with_conv if v.providers[0][1].get("enable_cuda_graph")}
     assert all(v.ours == v.key.startswith("cuvil") for v in with_conv)
 
 
@@ -216,3 +218,22 @@ def test_summary_renders_what_is_recorded():
 def test_readme_follows_from_the_recorded_results():
     stale = [p.name for p, text in summary.outputs().items() if not p.is_file() or p.read_text() != text]
     assert stale == [], "run python -m benchmarks.summary"
+
+
+@pytest.mark.parametrize(("graph_model", "measured"), [("given", ["graph"]), ("missing.onnx", ["eager"])])
+def test_a_variant_in_place_of_another_is_measured_when_that_one_fails(monkeypatch, graph_model, measured):
+    cpu = [("CPUExecutionProvider", {})]
+
+    def planned(given, stock, optimized, has_conv):
+        path = given if graph_model == "given" else graph_model
+        graph = variants.Variant("stock_best", "graph", path, cpu, False, False)
+        return [graph, variants.Variant("stock_best", "eager", given, cpu, False, False, instead_of="graph")]
+
+    monkeypatch.setattr(variants, "on_gpu", planned)
+    monkeypatch.setattr(compare._Work, "prepare", lambda self, model, precision: [])
+    model, feed = zoo.get("tiny").build(), zoo.get("tiny").inputs(1, 0)
+    optimized = cuvil_onnx.optimize(model, verify=False)
+    result = compare.compare(
+        model, optimized, feed, name="tiny", gpu="a card", budget_s=0.02, count_kernels=False, progress=False
+    )
+    assert [row.label for row in result.rows] == measured
