@@ -3,27 +3,19 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Hashable, Iterable, Mapping, MutableMapping, Sequence
 from typing import Any
 
 import onnx_ir as ir
 
+from custom_ops import region as regions
 from custom_ops.body import Body
-from custom_ops.program import Operand, Program, compile_node
+from custom_ops.region import Region
 from custom_ops.registry import get
 from custom_ops.spec import DOMAIN, VERSION, Attribute, Call, OpError, OpSpec
 
 _INT, _FLOAT, _STRING = ir.AttributeType.INT, ir.AttributeType.FLOAT, ir.AttributeType.STRING
 _INTS, _FLOATS, _STRINGS = ir.AttributeType.INTS, ir.AttributeType.FLOATS, ir.AttributeType.STRINGS
-
-
-@dataclass(frozen=True)
-class Region:
-    """The nodes that a Pointwise node replaces, in topological order, and those of their values that it provides."""
-
-    nodes: Sequence[ir.Node]
-    outputs: Sequence[ir.Value]
 
 
 def make(
@@ -35,6 +27,7 @@ def make(
     opset: int,
     dtype: ir.DataType,
     body: Region | None = None,
+    cache: MutableMapping[Hashable, Any] | None = None,
 ) -> tuple[ir.Node, ir.Function]:
     """A node of domain `cuvil` and the model-local function it calls.
 
@@ -46,6 +39,7 @@ def make(
         opset: the model's version of the default domain, for which the body is written.
         dtype: the element type of the op's tensors.
         body: Pointwise only: what the node replaces. `attrs` is then empty.
+        cache: what was made before for the same model; equal functions are then made once.
 
     Returns:
         The node, whose outputs have types and shapes as far as they follow from the inputs', and the function. Equal
@@ -56,18 +50,18 @@ def make(
     """
     spec = get(op)
     if body is not None:
-        return _make_pointwise(spec, list(inputs), body, opset, dtype)
+        return _make_pointwise(spec, list(inputs), body, opset, dtype, cache)
     values = list(inputs)
     while values and values[-1] is None:
         values.pop()
     call = Call(op, tuple(values), num_outputs, _complete(spec, attrs), opset, dtype)
     _check(spec, call)
-    writer = Body(opset, dtype)
-    formals = _formals(spec, call.inputs)
-    # A body must not read an absent input, so it is given None for that; the function still has the formal.
-    given = [formal if call.has(i) else None for i, formal in enumerate(formals)]
-    results = spec.body(writer, call, [*given, *[None] * (len(spec.inputs) - len(given))][: len(spec.inputs)])
-    function = _function(spec, writer, formals, results, opset)
+    key = _signature(call)
+    function = None if cache is None else cache.get(key)
+    if function is None:
+        function = _write(spec, call)
+        if cache is not None:
+            cache[key] = function
     return _node(spec, call, function), function
 
 
@@ -95,66 +89,54 @@ def install(model: ir.Model, functions: Iterable[ir.Function]) -> None:
     model.ir_version = max(model.ir_version, 10)
 
 
+def _write(spec: OpSpec, call: Call) -> ir.Function:
+    """The function that defines one use of an op."""
+    writer = Body(call.opset, call.dtype)
+    formals = _formals(spec, call.inputs)
+    # A body must not read an absent input, so it is given None for that; the function still has the formal.
+    given = [formal if call.has(i) else None for i, formal in enumerate(formals)]
+    results = spec.body(writer, call, [*given, *[None] * (len(spec.inputs) - len(given))][: len(spec.inputs)])
+    return _function(spec, writer, formals, results, call.opset)
+
+
+def _signature(call: Call) -> Hashable:
+    """Calls with equal signatures have equal functions: a body sees nothing else of a call."""
+    inputs = tuple(None if v is None else (v.dtype, None if v.shape is None else str(v.shape)) for v in call.inputs)
+    attrs = tuple((name, repr(value)) for name, value in call.attrs.items())  # as text: 0.0 is not -0.0
+    return ("custom_ops", call.op, inputs, call.num_outputs, attrs, call.opset, call.dtype)
+
+
 def _make_pointwise(
-    spec: OpSpec, inputs: list[ir.Value | None], region: Region, opset: int, dtype: ir.DataType
+    spec: OpSpec,
+    inputs: list[ir.Value | None],
+    region: Region,
+    opset: int,
+    dtype: ir.DataType,
+    cache: MutableMapping[Hashable, Any] | None,
 ) -> tuple[ir.Node, ir.Function]:
     values = [v for v in inputs if v is not None]
     if len(values) != len(inputs):
         raise OpError("cuvil::Pointwise has no optional inputs")
-    program = Program()
-    operands: dict[ir.Value, Operand] = {}
-    formals = _formals(spec, values)
-    mapped: dict[ir.Value, ir.Value] = dict(zip(values, formals, strict=True))
-    for index, value in enumerate(values):
-        if value.dtype is None:
-            raise OpError(f"cuvil::Pointwise: the type of input '{value.name}' is not known")
-        operands[value] = program.load(index, value.dtype)
-    writer = Body(opset, dtype)
-    domains: set[str] = set()
-    for node in region.nodes:
-        for operand in node.inputs:
-            if operand is not None and operand not in operands:
-                operands[operand], mapped[operand] = _scalar(program, writer, operand)
-        result = compile_node(program, node, [None if v is None else operands[v] for v in node.inputs])
-        operands[node.outputs[0]] = result
-        mapped[node.outputs[0]] = _copy(writer, node, [None if v is None else mapped[v] for v in node.inputs], result)
-        domains.add(node.domain)
-    attrs = {
-        "program": program.instructions,
-        "outputs": [operands[v].index for v in region.outputs],
-    }
-    call = Call(spec.name, tuple(values), len(region.outputs), _complete(spec, attrs), opset, dtype)
-    _check(spec, call)
-    function = _function(spec, writer, formals, [mapped[v] for v in region.outputs], opset)
-    for domain in sorted(domains - {"", DOMAIN}):
-        function.graph.opset_imports[domain] = 1
-    node = _node(spec, call, function)
-    for old, new in zip(region.outputs, node.outputs, strict=True):
-        new.dtype = operands[old].dtype
+    key = None if cache is None else regions.signature(region, values, opset, dtype)
+    known = None if cache is None or key is None else cache.get(("custom_ops", key))
+    if known is None:
+        formals = _formals(spec, values)
+        written = regions.write(region, values, formals, opset, dtype)
+        attrs = _complete(spec, {"program": written.program, "outputs": written.outputs})
+        _check(spec, Call(spec.name, tuple(values), len(region.outputs), attrs, opset, dtype))
+        function = _function(spec, written.body, formals, written.results, opset)
+        for domain in written.domains:
+            function.graph.opset_imports[domain] = 1
+        known = attrs, written.dtypes, function
+        if cache is not None and key is not None:
+            cache["custom_ops", key] = known
+    attrs, dtypes, function = known
+    node = _node(spec, Call(spec.name, tuple(values), len(region.outputs), attrs, opset, dtype), function)
+    for old, new, kind in zip(region.outputs, node.outputs, dtypes, strict=True):
+        new.dtype = kind
         if old.shape is not None:
             new.shape = old.shape
     return node, function
-
-
-def _copy(writer: Body, node: ir.Node, inputs: Sequence[ir.Value | None], result: Operand) -> ir.Value:
-    """Appends `node` as it is; cuvil::Gelu written out, since ONNX Runtime inlines no function inside a function."""
-    if node.domain == DOMAIN:
-        (x,) = inputs
-        assert x is not None
-        name = "GeluTanh" if node.attributes.get_string("approximate", "none") == "tanh" else "Gelu"
-        return writer.activation(name, [], x, result.dtype)
-    output = ir.val(f"v{len(writer.nodes)}")
-    attributes = list(node.attributes.values())
-    writer.nodes.append(ir.Node(node.domain, node.op_type, inputs, attributes, outputs=[output]))
-    return output
-
-
-def _scalar(program: Program, writer: Body, value: ir.Value) -> tuple[Operand, ir.Value]:
-    tensor = value.const_value
-    if tensor is None or tensor.size != 1:
-        raise OpError(f"cuvil::Pointwise: '{value.name}' is neither an input nor a scalar constant")
-    array = tensor.numpy()
-    return program.constant(array, tensor.dtype), writer.constant(array, tensor.dtype)
 
 
 def _formals(spec: OpSpec, inputs: Sequence[ir.Value | None]) -> list[ir.Value]:
@@ -210,7 +192,7 @@ def _function(
     # Declared without values: every attribute is on the node, and the body has been written for those.
     declared = [ir.Attr(a.name, ir.AttributeType.UNDEFINED, None) for a in spec.attributes]
     function = ir.Function(DOMAIN, spec.name, graph=graph, attributes=declared)
-    text = ir.to_proto(function).SerializeToString(deterministic=True)
+    text = ir.serde.serialize_function(function).SerializeToString(deterministic=True)
     function.overload = hashlib.sha256(text).hexdigest()[:10]
     return function
 

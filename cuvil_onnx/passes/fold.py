@@ -163,7 +163,7 @@ def _run(nodes: Sequence[ir.Node], ctx: GraphContext) -> dict[ir.Node, list[npt.
                     onnx.helper.make_tensor_value_info(names[value], int(tensor.dtype), list(tensor.shape.numpy()))
                 )
             inputs.append("" if value is None else names[value])
-        proto = ir.to_proto(node)
+        proto = ir.serde.serialize_node(node)
         del proto.input[:], proto.output[:], proto.metadata_props[:]
         proto.input.extend(inputs)
         for i, value in enumerate(node.outputs):

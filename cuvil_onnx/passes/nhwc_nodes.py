@@ -181,7 +181,9 @@ class Builder:
     def _custom(
         self, op: str, node: ir.Node, inputs: Sequence[ir.Value | None], attrs: dict[str, Any], dtype: ir.DataType
     ) -> tuple[ir.Node, ir.Function]:
-        made, function = custom_ops.make(op, inputs, 1, attrs, opset=self._ctx.opset(), dtype=dtype)
+        made, function = custom_ops.make(
+            op, inputs, 1, attrs, opset=self._ctx.opset(), dtype=dtype, cache=self._ctx.memo
+        )
         made.name = self._ctx.fresh_name(node.name or op)
         return made, function
 

@@ -6,7 +6,7 @@ are used alike: onnx-ir links uses across graphs.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -29,12 +29,15 @@ class GraphContext:
         model: the model that is being rewritten (a private copy of the caller's).
         order: topological positions; see :class:`Order`.
         owners: for each subgraph the node that holds it.
+        memo: what rules and passes have made and may need again for this model, such as equal function bodies; keys
+            are tuples that begin with the name of who made it.
     """
 
     def __init__(self, model: ir.Model) -> None:
         self.model = model
         self.order = Order()
         self.owners: dict[ir.Graph, ir.Node | None] = {}
+        self.memo: dict[Hashable, Any] = {}
         self._names: set[str] = set()
         self._counters: dict[str, int] = {}
         self._scalars: dict[tuple[str, bytes], ir.Value] = {}
@@ -226,7 +229,7 @@ class GraphContext:
 
     def initializer(self, data: npt.NDArray[Any] | ir.TensorProtocol, hint: str = "const") -> ir.Value:
         """A new constant of the main graph, visible everywhere. Small ones with the same bits are shared."""
-        tensor = ir.tensor(np.asarray(data)) if isinstance(data, (np.ndarray, np.generic)) else data
+        tensor = ir.Tensor(np.asarray(data)) if isinstance(data, (np.ndarray, np.generic)) else data
         key = (f"{tensor.dtype}{tensor.shape}", tensor.tobytes()) if tensor.nbytes <= 64 else None
         if key is not None:
             known = self._scalars.get(key)
@@ -268,7 +271,7 @@ class GraphContext:
         node = ir.node(
             op_type,
             inputs,
-            attributes=dict(attrs or {}),
+            attributes={key: _attribute(key, value) for key, value in (attrs or {}).items()},
             domain=domain,
             overload=overload,
             num_outputs=max(num_outputs, len(models)),
@@ -290,6 +293,22 @@ def named(tensor: ir.TensorProtocol, name: str) -> ir.TensorProtocol:
         tensor.name = name
         return tensor
     return ir.LazyTensor(lambda: tensor, dtype=tensor.dtype, shape=ir.Shape(tensor.shape.numpy()), name=name)
+
+
+def _attribute(name: str, value: Any) -> Any:
+    """An attribute for the types that are frequent; others as they are, for onnx-ir to find out, which is slow."""
+    kind = type(value)
+    if kind in _PLAIN:
+        return ir.Attr(name, _PLAIN[kind], value)
+    if kind in (list, tuple) and value:
+        items = {type(item) for item in value}
+        if len(items) == 1 and (inner := _LISTS.get(items.pop())) is not None:
+            return ir.Attr(name, inner, value)
+    return value
+
+
+_PLAIN = {int: ir.AttributeType.INT, float: ir.AttributeType.FLOAT, str: ir.AttributeType.STRING}
+_LISTS = {int: ir.AttributeType.INTS, float: ir.AttributeType.FLOATS, str: ir.AttributeType.STRINGS}
 
 
 def _plain_constant(node: ir.Node) -> ir.TensorProtocol | None:

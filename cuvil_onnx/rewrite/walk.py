@@ -54,3 +54,9 @@ def first_use(value: ir.Value) -> ir.Node | None:
 def users(value: ir.Value) -> list[ir.Node]:
     """The nodes, in any graph, that read ``value``, each once, oldest use first."""
     return list(dict.fromkeys(use.node for use in value._uses))
+
+
+def each_user(value: ir.Value) -> Iterator[ir.Node]:
+    """The same one at a time and as often as they read it, for who may stop early; not to be changed meanwhile."""
+    for use in value._uses:
+        yield use.node

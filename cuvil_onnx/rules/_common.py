@@ -74,7 +74,7 @@ def make(
     like: Sequence[ir.Value],
 ) -> tuple[ir.Node, ir.Function]:
     """A cuvil node with fresh names whose outputs have the types and shapes of `like`."""
-    node, function = custom_ops.make(op, inputs, len(like), attrs, opset=ctx.opset(), dtype=dtype)
+    node, function = custom_ops.make(op, inputs, len(like), attrs, opset=ctx.opset(), dtype=dtype, cache=ctx.memo)
     name_node(node, ctx)
     for output, model in zip(node.outputs, like, strict=True):
         output.type = model.type

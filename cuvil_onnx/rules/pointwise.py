@@ -15,7 +15,8 @@ from custom_ops.program import elementwise_ops
 from cuvil_onnx.rewrite.graph import GraphContext
 from cuvil_onnx.rewrite.rule import Exactness, Match, Phase, Refusal, Replacement, Rule
 from cuvil_onnx.rules._common import name_node
-from cuvil_onnx.rules._region import Region, grow, instructions
+from cuvil_onnx.rules._region import Region, grow
+from cuvil_onnx.rules._region_facts import Facts
 
 LOWEST_OPSET = 7  # before it, broadcasting was an attribute
 
@@ -29,25 +30,28 @@ class Pointwise(Rule):
     roots = tuple(elementwise_ops())
 
     def match(self, node: ir.Node, ctx: GraphContext) -> Match | Refusal | None:
-        if ctx.opset() < LOWEST_OPSET or not instructions(node, ctx):
+        facts = Facts(ctx)
+        if ctx.opset() < LOWEST_OPSET or not facts.cost(node):
             return None
-        region = grow(node, ctx)
-        if len(region.nodes) < 2 or not region.outputs:
+        region = grow(node, facts)
+        outputs = region.outputs
+        if len(region.nodes) < 2 or not outputs:
             return None
-        return Match(node, region.nodes, region.outputs, attrs={"region": region})
+        return Match(node, region.nodes, outputs, attrs={"region": region})
 
     def rewrite(self, match: Match, ctx: GraphContext) -> Replacement | Refusal:
         region: Region = match.attrs["region"]
-        dtype = ctx.dtype(region.outputs[0])
-        body = custom_ops.Region(region.nodes, region.outputs)
+        dtype = ctx.dtype(match.outputs[0])
+        body = custom_ops.Region(region.nodes, match.outputs)
         node, function = custom_ops.make(
             "Pointwise",
             region.inputs,
-            len(region.outputs),
+            len(match.outputs),
             {},
             opset=ctx.opset(),
             dtype=dtype or ir.DataType.FLOAT,
             body=body,
+            cache=ctx.memo,
         )
         name_node(node, ctx)
         return Replacement((node,), node.outputs, (function,))
