@@ -21,6 +21,10 @@ class Weights:
         deviation = (2 / np.prod(shape[1:])) ** 0.5
         return self._rng.standard_normal(shape, np.float32) * np.float32(deviation)
 
+    def normal(self, shape: tuple[int, ...], deviation: float) -> Array:
+        """Normal weights of one deviation, as transformers start with."""
+        return self._rng.standard_normal(shape, np.float32) * np.float32(deviation)
+
     def near(self, value: float, size: int, spread: float = 0.1) -> Array:
         """A vector around ``value``: scales, shifts and statistics of normalisation layers."""
         vector: Array = (value + spread * self._rng.uniform(-1, 1, size)).astype(np.float32)
