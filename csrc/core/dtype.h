@@ -22,6 +22,12 @@ enum class DType : int32_t {
   kU32 = 12,
   kU64 = 13,
   kBF16 = 16,
+  kF8E4M3 = 17,  // 8-bit floats: those ending in FNUZ are moved only, no GPU of NVIDIA computes with them
+  kF8E4M3FNUZ = 18,
+  kF8E5M2 = 19,
+  kF8E5M2FNUZ = 20,
+  kU4 = 21,  // two a byte, the first in the low half: size_of is 0, as no op but the quantizing ones takes them
+  kI4 = 22,
 };
 
 // Bytes of one element; 0 for types that no kernel here stores.
@@ -30,6 +36,10 @@ constexpr size_t size_of(DType t) {
     case DType::kU8:
     case DType::kI8:
     case DType::kBool:
+    case DType::kF8E4M3:
+    case DType::kF8E4M3FNUZ:
+    case DType::kF8E5M2:
+    case DType::kF8E5M2FNUZ:
       return 1;
     case DType::kU16:
     case DType::kI16:
@@ -80,6 +90,18 @@ constexpr const char* name_of(DType t) {
       return "u64";
     case DType::kBF16:
       return "bf16";
+    case DType::kF8E4M3:
+      return "f8e4m3";
+    case DType::kF8E4M3FNUZ:
+      return "f8e4m3fnuz";
+    case DType::kF8E5M2:
+      return "f8e5m2";
+    case DType::kF8E5M2FNUZ:
+      return "f8e5m2fnuz";
+    case DType::kU4:
+      return "u4";
+    case DType::kI4:
+      return "i4";
     default:
       return "undefined";
   }

@@ -40,7 +40,7 @@ class IntsParam {
   std::vector<int64_t> values_;
 };
 
-// Reason when input i is of a type that no kernel moves (string, sequence, float8...), else "".
+// Reason when input i is of a type that no kernel moves (string, sequence, 4-bit integers...), else "".
 inline std::string require_movable(const NodeView& node, int i) {
   if (size_of(node.input_dtype(i)) != 0) return "";
   const DType t = node.input_dtype(i);
