@@ -80,12 +80,13 @@ def shared_scalar(nodes: int) -> onnx.ModelProto:
 
 
 def fan_out(nodes: int) -> onnx.ModelProto:
-    """One tensor read by half of the nodes (all different), summed up in the end."""
+    """One tensor read by half of the nodes, each with a weight of its own, summed up in the end."""
     w = Writer()
-    root, ends = w.op("Relu", "x"), []
+    root = w.op("Relu", "x")
+    ends: list[str] = []
     while len(w.nodes) < nodes - 1:
-        number = w.const(f"c{len(ends)}", np.float32(len(ends) / nodes))
-        ends.append(w.op("Tanh", w.op("Add", root, number)))
+        row = w.const(f"c{len(ends)}", np.full(WIDTH, len(ends) / nodes, np.float32))
+        ends.append(w.op("Tanh", w.op("Add", root, row)))
     return w.model({"x": ["N", WIDTH]}, _total(w, ends))
 
 

@@ -4,8 +4,9 @@
 what C++ and the documentation need from the specifications.
 """
 
-from custom_ops.factory import Region, install, make, retype
+from custom_ops.factory import install, make, retype
 from custom_ops.program import UnsupportedError
+from custom_ops.region import Region
 from custom_ops.registry import get, specs
 from custom_ops.spec import DOMAIN, VERSION, OpError, OpSpec
 

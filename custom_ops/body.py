@@ -55,14 +55,15 @@ class Body:
         self.nodes.append(ir.node(op_type, list(inputs), attrs, outputs=outputs))
         return outputs
 
-    def constant(self, value: npt.ArrayLike, dtype: ir.DataType) -> ir.Value:
+    def constant(self, number: npt.ArrayLike, dtype: ir.DataType) -> ir.Value:
         """A Constant node; equal constants share one. Before opset 9 they hold floats only: others are cast."""
-        array = np.asarray(value).astype(dtype.numpy())
+        array = np.asarray(number).astype(dtype.numpy())
         key = (dtype.name, array.tobytes(), array.shape)
         if key not in self._constants:
             stored = ir.DataType.DOUBLE if self.opset < 9 and dtype not in _CONSTANT_1 else dtype
             tensor = ir.Tensor(array.astype(stored.numpy()), dtype=stored, name=self._name())
-            self._constants[key] = self.cast(self.op("Constant", value=tensor), dtype, stored)
+            value = ir.Attr("value", ir.AttributeType.TENSOR, tensor)  # a plain tensor is recognised as one slowly
+            self._constants[key] = self.cast(self.op("Constant", value=value), dtype, stored)
         return self._constants[key]
 
     def cast(self, x: ir.Value, to: ir.DataType, source: ir.DataType) -> ir.Value:

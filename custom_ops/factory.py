@@ -12,7 +12,7 @@ from custom_ops import region as regions
 from custom_ops.body import Body
 from custom_ops.region import Region
 from custom_ops.registry import get
-from custom_ops.spec import DOMAIN, VERSION, Attribute, Call, OpError, OpSpec
+from custom_ops.spec import DOMAIN, VERSION, Attribute, Call, Inferred, OpError, OpSpec
 
 _INT, _FLOAT, _STRING = ir.AttributeType.INT, ir.AttributeType.FLOAT, ir.AttributeType.STRING
 _INTS, _FLOATS, _STRINGS = ir.AttributeType.INTS, ir.AttributeType.FLOATS, ir.AttributeType.STRINGS
@@ -62,7 +62,7 @@ def make(
         function = _write(spec, call)
         if cache is not None:
             cache[key] = function
-    return _node(spec, call, function), function
+    return _node(spec, call, function, spec.infer(call)), function
 
 
 def retype(node: ir.Node, attrs: Mapping[str, Any], *, opset: int, dtype: ir.DataType) -> tuple[ir.Node, ir.Function]:
@@ -117,26 +117,25 @@ def _make_pointwise(
     values = [v for v in inputs if v is not None]
     if len(values) != len(inputs):
         raise OpError("cuvil::Pointwise has no optional inputs")
-    key = None if cache is None else regions.signature(region, values, opset, dtype)
+    key = regions.signature(region, values, opset, dtype)
     known = None if cache is None or key is None else cache.get(("custom_ops", key))
     if known is None:
         formals = _formals(spec, values)
         written = regions.write(region, values, formals, opset, dtype)
         attrs = _complete(spec, {"program": written.program, "outputs": written.outputs})
         _check(spec, Call(spec.name, tuple(values), len(region.outputs), attrs, opset, dtype))
-        function = _function(spec, written.body, formals, written.results, opset)
+        function = _function(spec, written.body, formals, written.results, opset, None if key is None else repr(key))
         for domain in written.domains:
             function.graph.opset_imports[domain] = 1
         known = attrs, written.dtypes, function
         if cache is not None and key is not None:
             cache["custom_ops", key] = known
     attrs, dtypes, function = known
-    node = _node(spec, Call(spec.name, tuple(values), len(region.outputs), attrs, opset, dtype), function)
-    for old, new, kind in zip(region.outputs, node.outputs, dtypes, strict=True):
-        new.dtype = kind
-        if old.shape is not None:
-            new.shape = old.shape
-    return node, function
+    call = Call(spec.name, tuple(values), len(region.outputs), attrs, opset, dtype)
+    shapes = [value.shape for value in region.outputs]
+    if None in shapes:
+        shapes = [old or new for old, (_, new) in zip(shapes, spec.infer(call), strict=True)]
+    return _node(spec, call, function, list(zip(dtypes, shapes, strict=True))), function
 
 
 def _formals(spec: OpSpec, inputs: Sequence[ir.Value | None]) -> list[ir.Value]:
@@ -182,8 +181,14 @@ def _check(spec: OpSpec, call: Call) -> None:
 
 
 def _function(
-    spec: OpSpec, body: Body, inputs: Sequence[ir.Value], outputs: Sequence[ir.Value], opset: int
+    spec: OpSpec,
+    body: Body,
+    inputs: Sequence[ir.Value],
+    outputs: Sequence[ir.Value],
+    opset: int,
+    identity: str | None = None,
 ) -> ir.Function:
+    """The function of a body; `identity` is a text that equal bodies have in common, by default the body's bytes."""
     for value, name in zip(outputs, spec.formal_outputs(len(outputs)), strict=True):
         value.name = name
     for index, node in enumerate(body.nodes):
@@ -192,15 +197,18 @@ def _function(
     # Declared without values: every attribute is on the node, and the body has been written for those.
     declared = [ir.Attr(a.name, ir.AttributeType.UNDEFINED, None) for a in spec.attributes]
     function = ir.Function(DOMAIN, spec.name, graph=graph, attributes=declared)
-    text = ir.serde.serialize_function(function).SerializeToString(deterministic=True)
+    if identity is None:
+        text = ir.serde.serialize_function(function).SerializeToString(deterministic=True)
+    else:
+        text = identity.encode()
     function.overload = hashlib.sha256(text).hexdigest()[:10]
     return function
 
 
-def _node(spec: OpSpec, call: Call, function: ir.Function) -> ir.Node:
+def _node(spec: OpSpec, call: Call, function: ir.Function, inferred: Sequence[Inferred]) -> ir.Node:
     attributes = [_attribute(a, call.attrs[a.name]) for a in spec.attributes]
     node = ir.Node(DOMAIN, spec.name, call.inputs, attributes, overload=function.overload, num_outputs=call.num_outputs)
-    for value, (dtype, shape) in zip(node.outputs, spec.infer(call), strict=True):
+    for value, (dtype, shape) in zip(node.outputs, inferred, strict=True):
         if dtype is not None:
             value.type = ir.TensorType(dtype)
         value.shape = None if shape is None else shape.copy()

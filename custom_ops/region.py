@@ -86,7 +86,9 @@ def write(
     )
 
 
-def signature(region: Region, inputs: Sequence[ir.Value], opset: int, dtype: ir.DataType) -> Hashable | None:
+def signature(
+    region: Region, inputs: Sequence[ir.Value], opset: int, dtype: ir.DataType
+) -> tuple[Hashable, ...] | None:
     """Regions with equal signatures have equal programs and bodies; None when that cannot be told."""
     places: dict[ir.Value, int] = {value: index for index, value in enumerate(inputs)}
     parts: list[Hashable] = [opset, dtype, tuple(_dtype(value) for value in inputs)]

@@ -11,7 +11,8 @@ import onnx
 import onnx_ir as ir
 
 from custom_ops.body import Body
-from custom_ops.factory import Region, install, make
+from custom_ops.factory import install, make
+from custom_ops.region import Region
 from custom_ops.spec import Array, Example, OpSpec
 
 

@@ -131,9 +131,9 @@ class Region:
 
         An output that depends on all inputs has it by the rules of broadcasting, whatever the sizes are.
         """
-        shape = self._facts.shape
-        if all(self._all_fit(inputs, output) for output in outputs):
+        if self._all_fit(inputs, outputs):
             return True
+        shape = self._facts.shape
         depends = {value: 1 << index for index, value in enumerate(inputs)}  # a bit for each input
         index = bisect(self._keys, self._facts.key(node))
         for member in (*self.nodes[:index], node, *self.nodes[index:]):
@@ -149,13 +149,18 @@ class Region:
                 return False
         return True
 
-    def _all_fit(self, inputs: Iterable[ir.Value], output: ir.Value) -> bool:
+    def _all_fit(self, inputs: Collection[ir.Value], outputs: Collection[ir.Value]) -> bool:
+        """Whether every input is known to broadcast to every output without enlarging it."""
         shape = self._facts.shape
-        full = shape(output)
-        if full is None:
-            return False
-        known = None not in full
-        return all((known and shape(v) == full) or fit(shape(v), full) for v in inputs)
+        for full in {shape(output) for output in outputs}:
+            if full is None:
+                return False
+            known = None not in full
+            for value in inputs:
+                own = shape(value)
+                if not (known and own == full) and not fit(own, full):
+                    return False
+        return True
 
     def _repeats_work(self, node: ir.Node, outputs: Collection[ir.Value]) -> bool:
         """Whether an expensive function of a smaller tensor would be computed anew for every element of the result."""
@@ -222,4 +227,3 @@ def _extend(region: Region, rejected: set[ir.Node]) -> bool:
                 return True
             rejected.add(node)
     return False
-
