@@ -178,14 +178,14 @@ def _examples() -> Iterable[Example]:
     yield Example("head_32", (long,), {"num_heads": 4, "scale": 0.2, "layout": "packed"})
     yield Example("head_80", (normal("qkv80", 1, 33, 3 * 160),), {"num_heads": 2, "scale": 0.1, "layout": "packed"})
     # Grouped and multi-query heads.
-    few = {**attrs, "kv_num_heads": 2, "layout": "separate"}
+    few: dict[str, Any] = {**attrs, "kv_num_heads": 2, "layout": "separate"}
     k2, v2 = (normal(name, b, t, 2 * h) for name in ("k2", "v2"))
     yield Example("grouped", (q, k2, v2), few)
     yield Example("grouped_mask", (q, k2, v2, normal("bias4", b, n, s, t)), few)
     yield Example("grouped_causal", (q, k2, v2), {**few, "causal": 1}, opset=11)
-    one = {**packed, "kv_num_heads": 1}
+    one: dict[str, Any] = {**packed, "kv_num_heads": 1}
     yield Example("packed_multi_query", (normal("qkv6", b, s, (n + 2) * h), None, None, padding), one)
-    wide = {"num_heads": 6, "kv_num_heads": 2, "scale": 0.2, "layout": "packed", "causal": 1}
+    wide: dict[str, Any] = {"num_heads": 6, "kv_num_heads": 2, "scale": 0.2, "layout": "packed", "causal": 1}
     yield Example("packed_grouped_causal", (normal("qkvg", 1, 70, 10 * 24),), wide, opset=11)
     # Queries without any key, with all kinds of masks.
     zero = {"masked_rows_zero": 1}

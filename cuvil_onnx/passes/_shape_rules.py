@@ -256,6 +256,16 @@ def _constant_of_shape(node: ir.Node, sizes: Sizes) -> Dims | None:
     return None if target is None or any(t is None for t in target) else tuple(t for t in target if t is not None)
 
 
+def _tile(node: ir.Node, sizes: Sizes) -> Dims | None:
+    """Where an axis is not repeated its size stays, known or not."""
+    given, repeats = sizes.of(node.inputs[0]), sizes.ctx.ints(node.inputs[1]) if len(node.inputs) == 2 else None
+    if given is None or repeats is None or len(given) != len(repeats):
+        return None
+    if any(r != 1 and not isinstance(d, int) for d, r in zip(given, repeats, strict=True)):
+        return None
+    return tuple(d * r if isinstance(d, int) else d for d, r in zip(given, repeats, strict=True))
+
+
 def _onnx_attention(node: ir.Node, q: Dims | None, sizes: Sizes) -> Dims | None:
     v = sizes.of(node.inputs[2])
     if q is None or v is None or len(q) != len(v):
@@ -272,9 +282,15 @@ def _attention(node: ir.Node, sizes: Sizes) -> Dims | None:
         return _onnx_attention(node, q, sizes)
     if q is None:
         return None
+    heads = sizes.ctx.attr(node, "num_heads")
+    groups = sizes.ctx.attr(node, "kv_num_heads", 0) or heads
     if sizes.ctx.attr(node, "layout") == "packed":
-        return (*q[:2], sizes.names.divide(q[2], 3))
+        if groups == heads:
+            return (*q[:2], sizes.names.divide(q[2], 3))
+        return (*q[:2], q[2] * heads // (heads + 2 * groups)) if isinstance(q[2], int) else None
     v = sizes.of(node.inputs[2])
+    if groups != heads:
+        return (*q[:2], v[2] * heads // groups) if v is not None and isinstance(v[2], int) else None
     return (*q[:2], q[2] if v is None else v[2])
 
 
@@ -287,7 +303,7 @@ _SAME = (
     "Ceil Round Sign Relu Softplus Softsign HardSwish Mish Gelu Swish LeakyRelu Elu Selu Celu HardSigmoid "
     "ThresholdedRelu Clip Cast Identity Not IsNaN IsInf BitwiseNot Softmax LogSoftmax Hardmax LayerNormalization "
     "RMSNormalization BatchNormalization InstanceNormalization GroupNormalization LpNormalization LRN CumSum Trilu "
-    "Dropout ScatterND QuantizeLinear DequantizeLinear"
+    "Dropout ScatterND QuantizeLinear DequantizeLinear RotaryEmbedding"
 )
 _REDUCTIONS = "Mean Sum Max Min Prod L1 L2 SumSquare LogSum LogSumExp"
 _RULES: dict[str, Rule] = {
@@ -301,6 +317,7 @@ _RULES: dict[str, Rule] = {
     "Transpose": _transpose,
     "Reshape": _reshape,
     "Expand": _expand,
+    "Tile": _tile,
     "Gather": _gather,
     "GatherElements": _gather_elements,
     "GatherND": _gather_nd,

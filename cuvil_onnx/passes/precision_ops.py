@@ -77,7 +77,7 @@ COMPARISONS = frozenset({"Equal", "Greater", "GreaterOrEqual", "Less", "LessOrEq
 SOURCES_OF_LOGS = frozenset({"Softmax", "Sigmoid", "HardSigmoid"})
 """Their small results vanish in fp16, which Log would turn into -inf."""
 
-CUVIL_OPS = frozenset({"Attention", "Gelu", "LayerNorm"})
+CUVIL_OPS = frozenset({"Attention", "Gelu", "LayerNorm", "RotaryEmbedding"})
 """Fused operators that exist before the precision pass and can be made for another type."""
 
 _HANDS_ON = LIGHT | {"MatMul", "Einsum"}
@@ -101,6 +101,8 @@ def convertible(node: ir.Node, target: ir.DataType, ctx: GraphContext) -> Places
         return None
     inputs = [i for i, v in enumerate(node.inputs) if ctx.dtype(v) == ir.DataType.FLOAT]
     outputs = [i for i, v in enumerate(node.outputs) if ctx.dtype(v) == ir.DataType.FLOAT]
+    if node.domain == "cuvil" and node.op_type == "RotaryEmbedding":
+        return Places((0,) if 0 in inputs else (), tuple(outputs))  # cosines and sines may stay in float32
     if node.domain == "cuvil" and node.op_type in CUVIL_OPS:
         return Places(tuple(inputs), tuple(outputs))
     if node.domain or node.op_type in KEEP_FLOAT or not inputs:

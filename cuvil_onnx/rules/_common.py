@@ -65,6 +65,28 @@ def flat(value: ir.Value, ctx: GraphContext, hint: str) -> ir.Value | None:
     return None if array is None else ctx.initializer(np.ascontiguousarray(array).reshape(-1), hint)
 
 
+def unused(value: ir.Value, readers: Sequence[ir.Node], ctx: GraphContext) -> list[ir.Node] | None:
+    """The readers of `value` beside `readers` when nothing uses what they compute; None when something does.
+
+    Rewriting leaves such nodes behind, which took sizes from tensors of the old form; a rule that removes `value` must
+    remove them too.
+    """
+    found: dict[ir.Node, None] = {}
+    pending = [value]
+    while pending:
+        current = pending.pop()
+        if current.is_graph_output():
+            return None
+        for user in ctx.users(current):
+            if user in readers or user in found:
+                continue
+            if len(found) >= 64 or user.graph is not value.graph:
+                return None
+            found[user] = None
+            pending.extend(user.outputs)
+    return list(found)
+
+
 def make(
     op: str,
     inputs: Sequence[ir.Value | None],

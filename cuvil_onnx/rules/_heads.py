@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 import onnx_ir as ir
 
 from cuvil_onnx.rewrite.graph import Dim, GraphContext
 from cuvil_onnx.rules._common import dims, scalar_factor, scalar_term
+from cuvil_onnx.rules._parts import contiguous
+from cuvil_onnx.rules._repeat import repetition
 
 SPLIT = (0, 2, 1, 3)  # [B, S, N, H] <-> [B, N, S, H]
 _SPLIT_TRANSPOSED = (0, 2, 3, 1)  # [B, S, N, H] -> [B, N, H, S]
@@ -29,6 +31,7 @@ class Branch:
         nodes: those between `source` and the operand.
         part: which third of `source` it is.
         perm: what transposes `source` to [B, S, heads, head_size].
+        repeats: how often each of the heads is repeated in the operand.
     """
 
     source: ir.Value
@@ -40,6 +43,7 @@ class Branch:
     nodes: list[ir.Node]
     part: int | None = None
     perm: tuple[int, ...] | None = None
+    repeats: int = 1
 
 
 def scale_of(node: ir.Node, ctx: GraphContext) -> tuple[ir.Value, float] | None:
@@ -53,42 +57,35 @@ def scale_of(node: ir.Node, ctx: GraphContext) -> tuple[ir.Value, float] | None:
 
 def branch(value: ir.Value | None, transposed: bool, ctx: GraphContext) -> Branch | ir.Node | None:
     """Reads value = [B, N, S, H] (transposed: [B, N, H, S]) back; the node where that fails, None at an input."""
-    value, scale, order, nodes = _walk(value, ctx)
-    node = ctx.producer(value)
+    way = _walk(value, ctx)
+    node = ctx.producer(way.value)
     if node is None or node.domain != "":
         return node
     if node.op_type == "Reshape":
-        correct = tuple(order) == (_SPLIT_TRANSPOSED if transposed else SPLIT)
-        return _separate(node, scale, nodes, ctx) if correct else node
-    correct = tuple(order) == _PACKED_ORDERS[transposed]
-    return _packed(node, scale, nodes, ctx) if correct else node
+        correct = tuple(way.order) == (_SPLIT_TRANSPOSED if transposed else SPLIT)
+        return _separate(node, way, ctx) if correct else node
+    correct = tuple(way.order) == _PACKED_ORDERS[transposed]
+    return _packed(node, way, ctx) if correct and way.repeats == 1 else node
 
 
 def unmerged(value: ir.Value | None, transposed: bool, ctx: GraphContext) -> Branch | None:
-    """The same for heads that were computed on (rotary positions, repeated keys): `source` is that tensor of rank 4."""
-    source, scale, order, nodes = _walk(value, ctx)
-    shape = dims(source, ctx)
+    """The same for heads that were computed on: `source` is that tensor of rank 4."""
+    way = _walk(value, ctx)
+    source, shape = way.value, dims(way.value, ctx)
     if source is None or shape is None or len(shape) != 4:
         return None
-    perm = tuple(order[i] for i in ((0, 3, 1, 2) if transposed else SPLIT))
+    perm = tuple(way.order[i] for i in ((0, 3, 1, 2) if transposed else SPLIT))
     batch, length, heads, size = (shape[i] for i in perm)
     if batch is None or length is None or not isinstance(heads, int) or not isinstance(size, int):
         return None
-    return Branch(source, batch, length, heads, size, scale, nodes, perm=perm)
+    return Branch(source, batch, length, heads, size, way.scale, way.nodes, perm=perm, repeats=way.repeats)
 
 
-def joined_source(sides: Sequence[Branch], ctx: GraphContext) -> tuple[ir.Value, ir.Node] | None:
-    """(x, node) when the sources are the three equal parts, in order, into which `node` splits x [B, S, 3 * N * H]."""
-    split = ctx.producer(sides[0].source, "Split")
-    x = None if split is None else split.inputs[0]
-    if split is None or x is None or any(s.perm is not None or s.part is not None for s in sides):
+def joined_source(sides: Sequence[Branch], ctx: GraphContext) -> tuple[ir.Value, list[ir.Node]] | None:
+    """(x, nodes) when `nodes` cut x [B, S, W] into just the sources, in order."""
+    if any(s.perm is not None or s.part is not None or ctx.rank(s.source) != 3 for s in sides):
         return None
-    whole = dims(x, ctx)
-    if len(split.outputs) != 3 or any(s.source is not v for s, v in zip(sides, split.outputs, strict=True)):
-        return None
-    width = 3 * sides[0].heads * sides[0].head_size
-    last = ctx.attr(split, "axis", 0) in (2, -1) and whole is not None and len(whole) == 3 and whole[2] == width
-    return (x, split) if last else None
+    return contiguous([s.source for s in sides], ctx)
 
 
 def merge(context: ir.Node, split: tuple[Dim, ...], ctx: GraphContext) -> list[ir.Node]:
@@ -130,7 +127,7 @@ def split_again(
 def removable(core: Sequence[ir.Node], heads: Sequence[ir.Node], ctx: GraphContext) -> tuple[ir.Node, ...]:
     """The core and those nodes of `heads` that nothing else reads: exporters take sizes from the split tensors."""
     chosen = dict.fromkeys([*core, *heads])
-    pending = list(dict.fromkeys(heads))
+    pending = [n for n in dict.fromkeys(heads) if n not in core]
     while True:
         needed = [
             n for n in pending if any(v.is_graph_output() or set(ctx.users(v)) - chosen.keys() for v in n.outputs)
@@ -142,30 +139,45 @@ def removable(core: Sequence[ir.Node], heads: Sequence[ir.Node], ctx: GraphConte
             pending.remove(node)
 
 
-def _walk(value: ir.Value | None, ctx: GraphContext) -> tuple[ir.Value | None, float, list[int], list[ir.Node]]:
-    """Back over scales and transposes: (x, scale, order, nodes), `value` = x * scale with its axes in that order."""
-    nodes: list[ir.Node] = []
-    scale, order = 1.0, list(range(4))
-    while (node := ctx.producer(value)) is not None and node.domain == "":
+@dataclass
+class _Way:
+    """How an operand is made of `value`: scaled, its heads repeated, its axes in that order."""
+
+    value: ir.Value | None
+    scale: float = 1.0
+    order: list[int] = field(default_factory=lambda: list(range(4)))
+    repeats: int = 1
+    nodes: list[ir.Node] = field(default_factory=list)
+
+
+def _walk(value: ir.Value | None, ctx: GraphContext) -> _Way:
+    """Back over scales, transposes and repeated heads."""
+    way = _Way(value)
+    while (node := ctx.producer(way.value)) is not None and node.domain == "":
         scaled = scale_of(node, ctx)
+        repeated = repetition(node, way.order[1], ctx) if way.repeats == 1 else None
         if scaled is not None:
-            scale *= scaled[1]
-            value = scaled[0]
+            way.scale *= scaled[1]
+            way.value = scaled[0]
+        elif repeated is not None:
+            way.value, way.repeats = repeated.x, repeated.repeats
+            way.nodes += repeated.nodes[:-1]
+            node = repeated.nodes[-1]
         elif node.op_type == "Transpose" and len(ctx.attr(node, "perm", ())) == 4:
             perm = ctx.attr(node, "perm")
-            order = [perm[i] for i in order]
-            value = node.inputs[0]
+            way.order = [perm[i] for i in way.order]
+            way.value = node.inputs[0]
         else:
             break
-        nodes.append(node)
-    return value, scale, order, nodes
+        way.nodes.append(node)
+    return way
 
 
-def _separate(reshape: ir.Node, scale: float, nodes: list[ir.Node], ctx: GraphContext) -> Branch | ir.Node:
+def _separate(reshape: ir.Node, way: _Way, ctx: GraphContext) -> Branch | ir.Node:
     """[B, S, N * H] reshaped to [B, S, N, H]; a scale may also stand before that."""
-    source = reshape.inputs[0]
+    source, scale = reshape.inputs[0], way.scale
     assert source is not None
-    nodes = [*nodes, reshape]
+    nodes = [*way.nodes, reshape]
     before = ctx.producer(source)
     scaled = None if before is None else scale_of(before, ctx)
     if before is not None and scaled is not None and ctx.single_user(source) is reshape:
@@ -177,10 +189,12 @@ def _separate(reshape: ir.Node, scale: float, nodes: list[ir.Node], ctx: GraphCo
     heads, size = split[2:]
     if whole[:2] != split[:2] or None in whole[:2] or not isinstance(heads, int) or not isinstance(size, int):
         return reshape
-    return Branch(source, *split[:2], heads, size, scale, nodes) if whole[2] == heads * size else reshape
+    if whole[2] != heads * size:
+        return reshape
+    return Branch(source, *split[:2], heads, size, scale, nodes, repeats=way.repeats)
 
 
-def _packed(node: ir.Node, scale: float, nodes: list[ir.Node], ctx: GraphContext) -> Branch | ir.Node:
+def _packed(node: ir.Node, way: _Way, ctx: GraphContext) -> Branch | ir.Node:
     """One of three parts of [3, B, N, S, H], which was [B, S, 3, N, H] and [B, S, 3 * N * H] before."""
     chosen = _choose(node, ctx)
     transpose = None if chosen is None else ctx.producer(chosen[0], "Transpose")
@@ -198,7 +212,7 @@ def _packed(node: ir.Node, scale: float, nodes: list[ir.Node], ctx: GraphContext
         return reshape
     if whole[2] != 3 * heads * size:
         return reshape
-    return Branch(source, *split[:2], heads, size, scale, [*nodes, *chosen[2], transpose, reshape], chosen[1])
+    return Branch(source, *split[:2], heads, size, way.scale, [*way.nodes, *chosen[2], transpose, reshape], chosen[1])
 
 
 def _choose(node: ir.Node, ctx: GraphContext) -> tuple[ir.Value, int, list[ir.Node]] | None:

@@ -1,9 +1,9 @@
 """The guard that exporters write behind a softmax: Where(IsNaN(p), 0, p), so that a row without any key gives 0.
 
 torch's scaled_dot_product_attention promises 0 for a query that may see no key. A row whose every score is -inf is
-NaN after the softmax; the guard makes it 0, and the product with the values as well. cuvil::Attention gives NaN there:
-the guard moves behind it, as a choice by the rows of the mask. For scores that are not finite for another reason (a
-query that is NaN) the fused form gives NaN where the guard hid it.
+NaN after the softmax; the guard makes it 0, and the product with the values as well: cuvil::Attention's
+masked_rows_zero. For scores that are not finite for another reason (a query that is NaN) the fused form gives NaN where
+the guard hid it.
 """
 
 from __future__ import annotations
@@ -44,30 +44,3 @@ def may_hide_rows(mask: ir.Value, ctx: GraphContext) -> bool:
         if array is None or not np.isfinite(array.astype(np.float64)).all():
             return True
     return False
-
-
-def rows(mask: ir.Value, ctx: GraphContext) -> list[ir.Node]:
-    """Nodes whose last gives, for a mask [.., 1, S, T], the bool [.., S, 1]: every key of the row is hidden."""
-    dtype, rank = ctx.dtype(mask), ctx.rank(mask)
-    assert dtype is not None and rank is not None
-    attrs, inputs = _axes([-1], ctx.opset() >= 18, ctx)
-    nodes = [ctx.node("ReduceMax", [mask, *inputs], {**attrs, "keepdims": 1})]
-    if rank == 4:
-        attrs, inputs = _axes([1], ctx.opset() >= 13, ctx)
-        nodes.append(ctx.node("Squeeze", [nodes[-1].outputs[0], *inputs], attrs))
-    hidden = ctx.initializer(ir.Tensor(np.array(-np.inf, dtype.numpy()), dtype=dtype), "hidden")
-    nodes.append(ctx.node("Equal", [nodes[-1].outputs[0], hidden]))
-    return nodes
-
-
-def choose_zero(value: ir.Value, hidden: ir.Value, ctx: GraphContext) -> ir.Node:
-    """`value`, and 0 in the rows that are `hidden`."""
-    dtype = ctx.dtype(value)
-    assert dtype is not None
-    zero = ctx.initializer(ir.Tensor(np.array(0, dtype.numpy()), dtype=dtype), "zero")
-    return ctx.node("Where", [hidden, zero, value], like=value)
-
-
-def _axes(axes: list[int], as_input: bool, ctx: GraphContext) -> tuple[dict[str, list[int]], list[ir.Value]]:
-    """Axes as an attribute, or as the input that they became in a later opset."""
-    return ({}, [ctx.initializer(np.array(axes, np.int64), "axes")]) if as_input else ({"axes": axes}, [])

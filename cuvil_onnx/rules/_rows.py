@@ -1,15 +1,14 @@
 """Repeats what happens to split heads for the tensor that was never transposed.
 
-Exporters transpose q, k and v to [B, N, S, H] before they rotate and repeat heads. cuvil::Attention reads
-[B, S, N * H]: with the same work done on [B, S, N, H] neither that transpose nor one back is needed. The old nodes fall
-away as dead code. Exact: every element is computed from the same elements.
+Exporters transpose q, k and v to [B, N, S, H] before they compute on heads. cuvil::Attention reads [B, S, N * H]: with
+the same work done on [B, S, N, H] neither that transpose nor one back is needed. The old nodes fall away as dead code.
+Exact: every element is computed from the same elements.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 
-import numpy as np
 import onnx_ir as ir
 
 from cuvil_onnx.rewrite.graph import Dim, GraphContext
@@ -38,8 +37,6 @@ def can_swap(value: ir.Value | None, readers: Iterable[ir.Node], ctx: GraphConte
         if not inputs:
             return False
         seen.add(node)
-        if _repeated(node, ctx) is not None:
-            seen.update(n for n in _repetition(node, ctx) if n is not None)
         pending.extend(inputs)
     known = seen.union(readers)
     for node in seen:
@@ -74,9 +71,6 @@ def swap(value: ir.Value, ctx: GraphContext) -> tuple[ir.Value, list[ir.Node]]:
 
 def _inputs(node: ir.Node, ctx: GraphContext) -> list[ir.Value]:
     """Those inputs of `node` that are to be swapped as well; empty when the node is not understood."""
-    repeated = _repeated(node, ctx)
-    if repeated is not None:
-        return [repeated[0]]
     given = [v for v in node.inputs if v is not None]
     shape = dims(node.outputs[0], ctx)
     if shape is None or len(shape) != 4 or None in shape:
@@ -106,58 +100,20 @@ def _is_side(value: ir.Value, shape: tuple[Dim, ...], ctx: GraphContext) -> bool
     return shape[1] != 1 and all(o in (1, d) for o, d in zip(own, shape, strict=True))
 
 
-def _repetition(node: ir.Node, ctx: GraphContext) -> tuple[ir.Node | None, ir.Node | None]:
-    """The Expand and the Unsqueeze before a Reshape."""
-    expand = ctx.producer(node.inputs[0], "Expand") if node.op_type == "Reshape" else None
-    return expand, None if expand is None else ctx.producer(expand.inputs[0], "Unsqueeze")
-
-
-def _repeated(node: ir.Node, ctx: GraphContext) -> tuple[ir.Value, int, int, int] | None:
-    """(x, G, R, H) when `node` ends the repetition of each head of x [B, G, S, H] R times: [B, G * R, S, H]."""
-    expand, unsqueeze = _repetition(node, ctx)
-    if expand is None or unsqueeze is None:
-        return None
-    axes = ctx.attr(unsqueeze, "axes") or ctx.ints(unsqueeze.inputs[1] if len(unsqueeze.inputs) > 1 else None)
-    x, wide, result = unsqueeze.inputs[0], dims(expand.outputs[0], ctx), dims(node.outputs[0], ctx)
-    shape = dims(x, ctx)
-    if x is None or shape is None or wide is None or axes is None or list(axes) not in ([2], [-3]) or len(shape) != 4:
-        return None
-    groups, size = shape[1], shape[3]
-    if len(wide) != 5 or None in shape or (*wide[:2], *wide[3:]) != shape:
-        return None
-    repeats = wide[2]
-    if not isinstance(groups, int) or not isinstance(size, int) or not isinstance(repeats, int):
-        return None
-    return (x, groups, repeats, size) if result == (shape[0], groups * repeats, *shape[2:]) else None
-
-
 def _build(node: ir.Node, made: dict[ir.Value, ir.Value], nodes: list[ir.Node], ctx: GraphContext) -> ir.Value:
     """The swapped result of `node` from its swapped inputs."""
-    repeated = _repeated(node, ctx)
     output = node.outputs[0]
-    if repeated is not None:
-        x, groups, repeats, size = repeated
-        value = made[x]
-        for op, ints in (
-            ("Reshape", [0, 0, groups, 1, size]),
-            ("Expand", [1, 1, 1, repeats, 1]),
-            ("Reshape", [0, 0, groups * repeats, size]),
-        ):
-            nodes.append(ctx.node(op, [value, ctx.initializer(np.array(ints, np.int64), "heads")]))
-            value = nodes[-1].outputs[0]
-            value.type = output.type
-    else:
-        shape = dims(output, ctx)
-        assert shape is not None
-        inputs: list[ir.Value | None] = []
-        for v in node.inputs:
-            if v is not None and v not in made and node.op_type in _ELEMENTWISE and _is_side(v, shape, ctx):
-                nodes.append(ctx.node("Transpose", [v], {"perm": SWAP}))
-                made[v] = nodes[-1].outputs[0]
-                _set_swapped(made[v], v, ctx)
-            inputs.append(v if v is None else made.get(v, v))
-        nodes.append(ctx.node(node.op_type, inputs, {name: a.value for name, a in node.attributes.items()}))
-        value = nodes[-1].outputs[0]
+    shape = dims(output, ctx)
+    assert shape is not None
+    inputs: list[ir.Value | None] = []
+    for v in node.inputs:
+        if v is not None and v not in made and node.op_type in _ELEMENTWISE and _is_side(v, shape, ctx):
+            nodes.append(ctx.node("Transpose", [v], {"perm": SWAP}))
+            made[v] = nodes[-1].outputs[0]
+            _set_swapped(made[v], v, ctx)
+        inputs.append(v if v is None else made.get(v, v))
+    nodes.append(ctx.node(node.op_type, inputs, {name: a.value for name, a in node.attributes.items()}))
+    value = nodes[-1].outputs[0]
     _set_swapped(value, output, ctx)
     return value
 

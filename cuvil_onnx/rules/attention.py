@@ -4,10 +4,11 @@ Before: q, k, v [B, S, N * H], each Reshape [B, S, N, H] and Transpose [B, N, S,
         [B, N, H, S]); MatMul(q, k'), a constant scale on q, k or the scores, an additive mask, Softmax, MatMul with v,
         Transpose [B, S, N, H], Reshape [B, S, N * H].
         q, k and v may also be parts of one tensor: Reshape [B, S, 3, N, H], Transpose [3, B, N, S, H], then Gather,
-        Slice or Split; or Split of [B, S, 3 * N * H]. Heads that were computed on (rotary positions, repeated keys)
-        are taken as they are and merged. Several masks are added. A guard against NaN behind the softmax moves behind
-        the fused op, see _nan_guard. Merged heads may be used in another shape than [B, S, N * H].
+        Slice or Split; or Split of [B, S, 3 * N * H]. Heads that were computed on are taken as they are and merged.
+        Several masks are added. A guard against NaN behind the softmax becomes masked_rows_zero, see _nan_guard. Merged
+        heads may be used in another shape than [B, S, N * H].
 After:  cuvil::Attention(q, k, v, mask), or packed (qkv, mask); heads and sizes are read from the shapes.
+        Heads of keys and values that were repeated are taken once (kv_num_heads), see _repeat.
 Exactness: rounding; the scale is applied at another place and the softmax is computed in pieces.
 """
 
@@ -77,7 +78,10 @@ class Attention(Rule):
                 return Refusal(f"the {name} are not a [B, S, N * H] tensor split into heads", culprit)
             sides.append(found)
         q, k, v = sides
-        problem = _check(node, sides, scores, ctx) or (_check_guard(node, scores.masks, ctx) if guarded else None)
+        hides = guarded and any(_nan_guard.may_hide_rows(m, ctx) for m in scores.masks)
+        problem = _check(node, sides, scores, ctx)
+        if problem is None and hides and ctx.opset() < _nan_guard.LOWEST_OPSET:
+            problem = Refusal(f"rows without keys need opset {_nan_guard.LOWEST_OPSET}", node)
         if problem is not None:
             return problem
         merged = merge(context, (q.batch, q.length, q.heads, q.head_size), ctx)
@@ -89,15 +93,15 @@ class Attention(Rule):
         heads = [*q.nodes, *k.nodes, *v.nodes]
         joined = joined_source(sides, ctx)
         if joined is not None:
-            q, heads = replace(q, source=joined[0], part=0), [*heads, joined[1]]
+            q, heads = replace(q, source=joined[0], part=0), [*heads, *joined[1]]
         packed = q.part is not None
         values: dict[str, ir.Value | None] = {"q": q.source}
         values |= {"k": None if packed else k.source, "v": None if packed else v.source}
         node_attrs: dict[str, Any] = {"num_heads": q.heads, "scale": scores.scale * q.scale * k.scale, "causal": 0}
-        node_attrs["layout"] = "packed" if packed else "separate"
+        node_attrs |= {"layout": "packed" if packed else "separate", "masked_rows_zero": int(hides)}
+        node_attrs["kv_num_heads"] = k.heads
         perms = {"q": q.perm, "k": None if packed else k.perm, "v": None if packed else v.perm}
-        hides = guarded and any(_nan_guard.may_hide_rows(m, ctx) for m in scores.masks)
-        attrs = {"node": node_attrs, "perms": perms, "masks": scores.masks, "guard": hides}
+        attrs: dict[str, Any] = {"node": node_attrs, "perms": perms, "masks": scores.masks}
         attrs["heads"] = (q.heads, q.head_size) if merged[-1].op_type == "Transpose" else None
         return Match(node, removable(core, heads, ctx), outputs=merged[-1].outputs, values=values, attrs=attrs)
 
@@ -119,12 +123,8 @@ class Attention(Rule):
         inputs = [values["q"], values["k"], values["v"], mask]
         node, function = make("Attention", inputs, match.attrs["node"], ctx, dtype, [like])
         set_merged_shape(node.outputs[0], like, match.attrs["heads"], ctx)
-        nodes += [*sums, node]
-        if match.attrs["guard"] and mask is not None:
-            nodes += _nan_guard.rows(mask, ctx)
-            nodes.append(_nan_guard.choose_zero(node.outputs[0], nodes[-1].outputs[0], ctx))
-        end, outputs = split_again(nodes.pop(), like, match.attrs["heads"], ctx)
-        return Replacement([*nodes, *end], outputs, (function,))
+        end, outputs = split_again(node, like, match.attrs["heads"], ctx)
+        return Replacement([*nodes, *sums, *end], outputs, (function,))
 
 
 def _scores(softmax: ir.Node, ctx: GraphContext) -> _Scores | Refusal | None:
@@ -187,8 +187,10 @@ def _check(softmax: ir.Node, sides: Sequence[Branch], scores: _Scores, ctx: Grap
         return Refusal("the element type is not float32, float16 or bfloat16", q.source)
     if any(ctx.dtype(b.source) != dtype for b in (k, v)):
         return Refusal("queries, keys and values have different element types", softmax)
-    if not q.heads == k.heads == v.heads or not q.head_size == k.head_size == v.head_size:
-        return Refusal("queries, keys and values are split into different heads (grouped or multi-query)", softmax)
+    # A single head of keys may also be repeated by MatMul.
+    whole = all(b.heads == 1 or b.heads * b.repeats == q.heads for b in (k, v)) and q.repeats == 1
+    if not whole or k.heads != v.heads or not q.head_size == k.head_size == v.head_size:
+        return Refusal("queries, keys and values are split into different heads that do not fit together", softmax)
     if q.part is not None and not q.source is k.source is v.source:
         return Refusal("queries, keys and values are not the three parts of one tensor", softmax)
     if v.scale != 1.0:
@@ -200,19 +202,6 @@ def _check(softmax: ir.Node, sides: Sequence[Branch], scores: _Scores, ctx: Grap
             return Refusal("the mask has another element type", mask)
         if not fits(mask, (q.batch, q.heads, q.length, k.length), ctx):
             return Refusal("the mask is not known to fit [B, N, S, T]", mask)
-    return None
-
-
-def _check_guard(softmax: ir.Node, masks: Sequence[ir.Value], ctx: GraphContext) -> Refusal | None:
-    """Whether the guard can be moved behind the fused op."""
-    if not any(_nan_guard.may_hide_rows(mask, ctx) for mask in masks):
-        return None
-    if ctx.opset() < _nan_guard.LOWEST_OPSET:
-        return Refusal(f"rows without keys need opset {_nan_guard.LOWEST_OPSET}, the model has {ctx.opset()}", softmax)
-    for mask in masks:
-        shape = dims(mask, ctx) or ()
-        if not shape or (len(shape) > 2 and shape[-3] != 1):
-            return Refusal("rows without keys are not known to be the same for all heads", mask)
     return None
 
 

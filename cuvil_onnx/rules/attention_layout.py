@@ -2,9 +2,10 @@
 
 Before: q, k, v [B, S, N * H], each Reshape [B, S, N, H] and Transpose [B, N, S, H]; Attention (opset 23); Transpose
         [B, S, N, H], Reshape [B, S, N * H]: what torch's dynamo exporter writes from opset 23 on.
-After:  Attention(q, k, v, mask) with q_num_heads and kv_num_heads; without a mask and without grouped heads
-        cuvil::Attention(q, k, v), whose projections can be packed. A mask stays with ONNX's operator, which gives 0
-        to a query that may see no key.
+After:  cuvil::Attention(q, k, v, mask), whose projections can be packed; ONNX's operator gives 0 to a query that may
+        see no key: masked_rows_zero. Heads of keys and values that were repeated are taken once. What cuvil::Attention
+        cannot say (softcap, another softmax precision) stays ONNX's: Attention(q, k, v, mask) with q_num_heads and
+        kv_num_heads.
 Exactness: rounding; the same products, in a kernel for another layout.
 """
 
@@ -14,9 +15,9 @@ from typing import Any
 
 import onnx_ir as ir
 
-from cuvil_onnx.rewrite.graph import GraphContext
+from cuvil_onnx.rewrite.graph import Dim, GraphContext
 from cuvil_onnx.rewrite.rule import Exactness, Match, Phase, Refusal, Replacement, Rule
-from cuvil_onnx.rules._common import TENSOR_CORE_TYPES, make
+from cuvil_onnx.rules._common import TENSOR_CORE_TYPES, fits, make
 from cuvil_onnx.rules._heads import Branch, branch, merge, removable, set_merged_shape, split_again
 
 
@@ -44,7 +45,8 @@ class AttentionLayout(Rule):
             return Refusal("there is a cache, or the scores are wanted", node)
         if v.scale != 1.0:
             return Refusal("the values are scaled", node)
-        if k.heads != v.heads or q.heads % k.heads:
+        # Written out or not, each head of keys serves as many of queries: a repetition can be left to the operator.
+        if k.heads != v.heads or k.repeats != v.repeats or q.repeats != 1 or q.heads % (k.heads * k.repeats):
             return Refusal(f"{q.heads} heads of queries, {k.heads} of keys and {v.heads} of values", node)
         merged = merge(node, (q.batch, q.length, q.heads, v.head_size), ctx)
         if not merged:
@@ -55,8 +57,8 @@ class AttentionLayout(Rule):
         attrs["scale"] = float(ctx.attr(node, "scale", q.head_size**-0.5)) * q.scale * k.scale
         if merged[-1].op_type == "Transpose":
             attrs["split"] = (q.heads, v.head_size)
-        alike = k.heads == q.heads and v.head_size == q.head_size
-        attrs["plain"] = alike and self._plain(node, q.source, ctx)
+        sizes = (q.batch, q.heads, q.length, k.length)
+        attrs["plain"] = v.head_size == q.head_size == k.head_size and self._plain(node, q.source, sizes, ctx)
         nodes = removable([node, *merged], [*q.nodes, *k.nodes, *v.nodes], ctx)
         return Match(node, nodes, merged[-1].outputs, values, attrs)
 
@@ -68,8 +70,10 @@ class AttentionLayout(Rule):
             dtype = ctx.dtype(inputs[0])
             assert dtype is not None
             given = {"num_heads": attrs["heads"], "scale": attrs["scale"], "layout": "separate"}
-            given["causal"] = int(ctx.attr(node, "is_causal", 0))
-            new, function = make("Attention", inputs, given, ctx, dtype, [like])
+            given |= {"causal": int(ctx.attr(node, "is_causal", 0)), "kv_num_heads": attrs["kv_heads"]}
+            mask = node.inputs[3] if len(node.inputs) > 3 else None
+            given["masked_rows_zero"] = int(mask is not None)
+            new, function = make("Attention", [*inputs, mask], given, ctx, dtype, [like])
             functions.append(function)
         else:
             kept = {name: a.value for name, a in node.attributes.items()} | {"scale": attrs["scale"]}
@@ -78,8 +82,13 @@ class AttentionLayout(Rule):
         set_merged_shape(new.outputs[0], like, attrs["split"], ctx)
         return Replacement(*split_again(new, like, attrs["split"], ctx), functions)
 
-    def _plain(self, node: ir.Node, q: ir.Value, ctx: GraphContext) -> bool:
-        """Whether cuvil::Attention says the same: no mask, no softcap, float32 softmax."""
-        masked = len(node.inputs) > 3 and node.inputs[3] is not None
+    def _plain(self, node: ir.Node, q: ir.Value, sizes: tuple[Dim, ...], ctx: GraphContext) -> bool:
+        """Whether cuvil::Attention says the same: no softcap, float32 softmax, a mask of [B, N, S, T]."""
+        dtype = ctx.dtype(q)
+        mask = node.inputs[3] if len(node.inputs) > 3 else None
+        if mask is not None:
+            known = ctx.rank(mask) != 0 and fits(mask, sizes, ctx)
+            if not known or ctx.dtype(mask) not in (dtype, ir.DataType.FLOAT, ir.DataType.BOOL):
+                return False
         softcap, precision = ctx.attr(node, "softcap", 0.0), ctx.attr(node, "softmax_precision", 1)
-        return not masked and not softcap and precision == 1 and ctx.dtype(q) in TENSOR_CORE_TYPES
+        return not softcap and precision == 1 and dtype in TENSOR_CORE_TYPES

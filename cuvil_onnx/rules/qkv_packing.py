@@ -1,29 +1,25 @@
 """Computes queries, keys and values in one product.
 
-Before: cuvil::Attention(x Wq + bq, x Wk + bk, x Wv + bv), constant weights, biases optional.
-After:  cuvil::Attention(x [Wq Wk Wv] + [bq bk bv]), layout "packed".
+Before: cuvil::Attention(x Wq + bq, x Wk + bk, x Wv + bv), constant weights, biases optional; or parts, in order, of one
+        tensor. Queries and keys may be rotated by the same cuvil::RotaryEmbedding on the way.
+After:  cuvil::Attention(x [Wq Wk Wv] + [bq bk bv]), layout "packed", queries and keys rotated in one call.
 Exactness: rounding; the larger product may sum in another order.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Sequence
 
-import numpy as np
 import onnx_ir as ir
 
 from cuvil_onnx.rewrite.graph import GraphContext
-from cuvil_onnx.rewrite.pattern import operands
 from cuvil_onnx.rewrite.rule import Exactness, Match, Phase, Refusal, Replacement, Rule
-from cuvil_onnx.rules._common import dims, make, vector
+from cuvil_onnx.rules._common import dims, make, unused
+from cuvil_onnx.rules._parts import contiguous
+from cuvil_onnx.rules._projection import Projection, join, projection
 
-
-@dataclass(frozen=True)
-class _Projection:
-    x: ir.Value
-    weight: ir.Value
-    bias: ir.Value | None
-    nodes: tuple[ir.Node, ...]
+_SAME = ("rotary_dim", "interleaved", "per_pair")
+_KEPT = ("num_heads", "kv_num_heads", "scale", "causal", "masked_rows_zero")
 
 
 class QkvPacking(Rule):
@@ -37,70 +33,68 @@ class QkvPacking(Rule):
     def match(self, node: ir.Node, ctx: GraphContext) -> Match | Refusal | None:
         if ctx.attr(node, "layout") != "separate":
             return None
-        parts = [_projection(v, ctx) for v in node.inputs[:3]]
-        found = [p for p in parts if p is not None]
-        if len(found) != 3:
+        rotations = [ctx.producer(v, "RotaryEmbedding", "cuvil") for v in node.inputs[:3]]
+        rotary = [r for r in rotations if r is not None]
+        sources = [v if r is None else r.inputs[0] for v, r in zip(node.inputs[:3], rotations, strict=True)]
+        parts = [p for p in (projection(v, ctx) for v in sources) if p is not None]
+        heads = int(ctx.attr(node, "num_heads"))
+        groups = int(ctx.attr(node, "kv_num_heads", 0)) or heads
+        widths = [(dims(v, ctx) or (None,))[-1] for v in sources]
+        size = widths[0] // heads if isinstance(widths[0], int) else 0
+        cut = contiguous(sources, ctx)
+        if cut is None and len(parts) != 3:
             return None
-        first = found[0]
-        if any(p.x is not first.x for p in found):
-            return Refusal("queries, keys and values are projected from different tensors", node)
-        if any(dims(p.weight, ctx) != dims(first.weight, ctx) for p in found):
-            return Refusal("the weights have different shapes", node)
-        for value, part in zip(node.inputs[:3], found, strict=True):
-            if value is None or ctx.single_user(value) is not node or ctx.use_count(part.nodes[0].outputs[0]) != 1:
+        if widths != [heads * size, groups * size, groups * size]:
+            return Refusal("the heads have different sizes", node)
+        if rotary and not _alike(rotations, ctx):
+            return Refusal("queries and keys are not rotated alike", node)
+        nodes = [node, *rotary]
+        removed = [r.outputs[0] for r in rotary]
+        values = {"whole": None if cut is None else cut[0]}
+        if cut is None:
+            if any(p.x is not parts[0].x for p in parts):
+                return Refusal("queries, keys and values are projected from different tensors", node)
+            nodes += [n for p in parts for n in p.nodes]
+            removed += [n.outputs[0] for p in parts for n in p.nodes]
+        left: list[ir.Node] = []
+        for value in removed:
+            readers = unused(value, nodes, ctx)
+            if readers is None:
                 return Refusal("a projection is read elsewhere too", value)
-        nodes = [node, *(n for p in found for n in p.nodes)]
-        values = {"x": first.x, "mask": node.inputs[3] if len(node.inputs) > 3 else None}
-        return Match(node, nodes, outputs=node.outputs, values=values, attrs={"parts": found})
+            left += readers
+        nodes += dict.fromkeys(left)
+        attrs = {"parts": parts, "rotary": rotary, "heads": (heads, groups)}
+        return Match(node, nodes, outputs=node.outputs, values=values, attrs=attrs)
 
     def rewrite(self, match: Match, ctx: GraphContext) -> Replacement | Refusal:
-        node, parts = match.root, match.attrs["parts"]
-        x = match.values["x"]
-        dtype = ctx.dtype(x)
-        assert x is not None and dtype is not None
-        weight = ctx.initializer(_tensor([_array(p.weight, ctx) for p in parts], 1, dtype), "qkv_weight")
-        product = ctx.node("MatMul", [x, weight])
-        shape = (*(dims(x, ctx) or ())[:-1], 3 * _array(parts[0].weight, ctx).shape[1])
-        product.outputs[0].type, product.outputs[0].shape = ir.TensorType(dtype), ir.Shape(shape)
-        nodes = [product]
-        if any(p.bias is not None for p in parts):
-            size = _array(parts[0].weight, ctx).shape[1]
-            zeros = np.zeros(size, dtype.numpy())
-            rows = [zeros if p.bias is None else _array(p.bias, ctx).reshape(-1) for p in parts]
-            bias = ctx.initializer(_tensor(rows, 0, dtype), "qkv_bias")
-            nodes.append(ctx.node("Add", [product.outputs[0], bias], like=product.outputs[0]))
-        attrs = {name: ctx.attr(node, name) for name in ("num_heads", "scale", "causal")} | {"layout": "packed"}
-        inputs = [nodes[-1].outputs[0], None, None, match.values["mask"]]
-        fused, function = make("Attention", inputs, attrs, ctx, dtype, match.outputs)
-        return Replacement((*nodes, fused), fused.outputs, (function,))
+        node, rotary = match.root, match.attrs["rotary"]
+        parts: Sequence[Projection] = match.attrs["parts"]
+        whole = match.values["whole"]
+        nodes = [] if whole is not None else join(parts, "qkv", ctx)
+        packed = whole if whole is not None else nodes[-1].outputs[0]
+        dtype = ctx.dtype(packed)
+        assert dtype is not None
+        functions = []
+        if rotary:
+            heads, groups = match.attrs["heads"]
+            given = {name: ctx.attr(rotary[0], name) for name in _SAME}
+            given |= {"num_heads": heads + 2 * groups, "rotated_heads": heads + groups}
+            inputs = [packed, *rotary[0].inputs[1:3]]
+            turned, function = make("RotaryEmbedding", inputs, given, ctx, dtype, [packed])
+            nodes.append(turned)
+            functions.append(function)
+            packed = turned.outputs[0]
+        attrs = {name: ctx.attr(node, name) for name in _KEPT} | {"layout": "packed"}
+        mask = node.inputs[3] if len(node.inputs) > 3 else None
+        fused, function = make("Attention", [packed, None, None, mask], attrs, ctx, dtype, match.outputs)
+        return Replacement((*nodes, fused), fused.outputs, (*functions, function))
 
 
-def _projection(value: ir.Value | None, ctx: GraphContext) -> _Projection | None:
-    """x W + b with constant W and b."""
-    node = ctx.producer(value)
-    if node is None:
-        return None
-    if node.op_type == "MatMul" and node.domain == "":
-        x, weight = node.inputs
-        if x is None or weight is None or ctx.rank(weight) != 2 or not ctx.is_constant(weight):
-            return None
-        return _Projection(x, weight, None, (node,))
-    if node.op_type != "Add" or node.domain != "":
-        return None
-    for product, bias in operands(node):
-        inner = _projection(product, ctx) if ctx.producer(product, "MatMul") is not None else None
-        if inner is None or not ctx.is_constant(bias):
-            continue
-        if vector(bias, (dims(inner.weight, ctx) or (None,))[-1], ctx, rank=ctx.rank(product)):
-            return _Projection(inner.x, inner.weight, bias, (*inner.nodes, node))
-    return None
-
-
-def _array(value: ir.Value, ctx: GraphContext) -> np.ndarray:
-    array = ctx.constant(value, max_elements=None)
-    assert array is not None
-    return array
-
-
-def _tensor(arrays: list[np.ndarray], axis: int, dtype: ir.DataType) -> ir.TensorProtocol:
-    return ir.Tensor(np.ascontiguousarray(np.concatenate(arrays, axis)), dtype=dtype)
+def _alike(rotations: Sequence[ir.Node | None], ctx: GraphContext) -> bool:
+    """Whether queries and keys, and not the values, are rotated in the same way, all of their heads."""
+    q, k, v = rotations
+    if q is None or k is None or v is not None:
+        return False
+    same = all(ctx.attr(q, name) == ctx.attr(k, name) for name in _SAME)
+    whole = all(ctx.attr(r, "rotated_heads", 0) in (0, ctx.attr(r, "num_heads")) for r in (q, k))
+    return same and whole and all(a is b for a, b in zip(q.inputs[1:3], k.inputs[1:3], strict=True))

@@ -97,7 +97,7 @@ def run(
     Without `static` the model knows no dimension.
     """
     nodes, infos, names = [], [], []
-    for i, (x, dtype) in enumerate(zip(arrays, types, strict=True)):
+    for i, x in enumerate(arrays):
         names.append(f"x{i}t" if x is not None else "")
         if x is None:
             continue

@@ -81,15 +81,19 @@ def test_rows_without_keys_stay_zero(opset: int) -> None:
     np.testing.assert_allclose(new, old, rtol=RTOL, atol=RTOL)
 
 
-def test_the_rows_are_found_once_for_all_layers() -> None:
-    second = SDPA
-    for name in ["q4", "qt", "k4", "v4", "vt", "kt", "qs", "ks", "s", "sm", "p", "nan", "w", "c", "ct"]:
-        second = second.replace(f"{name} =", f"{name}2 =").replace(f"({name},", f"({name}2,")
-        second = second.replace(f", {name})", f", {name}2)").replace(f"({name})", f"({name}2)")
-    second = second.replace("m = Where(seen, none, hide) ", "").replace("(q, heads)", "(y1, heads)")
-    model = made(SDPA.replace("y =", "y1 =") + " " + second, SDPA_HEAD)
-    result = fires(model, "attention", "cse", times=2, symbols=SYMBOLS)
-    assert ops(result)["ReduceMax"] == 1
+def test_the_guard_becomes_an_attribute() -> None:
+    result = fires(made(SDPA, SDPA_HEAD), "attention", symbols=SYMBOLS)
+    assert ops(result) == {"cuvil::Attention": 1, "Where": 1}
+    assert attributes(node_of(result, "Attention"))["masked_rows_zero"] == 1
+    # Without the guard such a row is NaN before and after.
+    bare = made(SDPA.replace(GUARD, "").replace("MatMul(w, vt)", "MatMul(p, vt)"), SDPA_HEAD)
+    inputs = feeds(bare, SYMBOLS)
+    hidden_rows(inputs["seen"])
+    result = apply(bare, "attention").model
+    assert attributes(node_of(result, "Attention"))["masked_rows_zero"] == 0
+    (old,), (new,) = run(bare, inputs, plain=True), run(result, inputs)
+    assert np.isnan(old[0, :2]).all()
+    np.testing.assert_allclose(new, old, rtol=RTOL, atol=RTOL)
 
 
 def test_nan_in_the_input_is_not_hidden() -> None:
@@ -146,7 +150,6 @@ def test_guard_without_a_mask_goes() -> None:
         ({"Where(nan, none, p)": "Where(nan, p, none)"}, ""),
         ({"IsNaN(p)": "IsInf(p)"}, ""),
         ({"IsNaN(p)": "IsNaN(sm)"}, ""),
-        ({"bool[B,1,S,S]": "bool[B,4,S,S]"}, "the same for all heads"),
         ({"bool[B,1,S,S]": "bool[B,1,S,K]"}, "not known to fit"),
         ({"bool[B,1,S,S]": "bool[K,1,S,S]"}, "not known to fit"),
     ],
@@ -158,9 +161,11 @@ def test_near_misses_of_the_guard(change: dict[str, str], reason: str) -> None:
     refused(made(body, head, one=np.ones(1, np.float32)), "attention", reason)
 
 
-def test_mask_by_head_without_rows_to_hide() -> None:
+@pytest.mark.parametrize("hide", ["hide", "lowest"])
+def test_mask_by_head(hide: str) -> None:
     head = SDPA_HEAD.replace("bool[B,1,S,S]", "bool[B,4,S,S]")
-    fires(made(SDPA.replace("hide", "lowest"), head), "attention", symbols=SYMBOLS)
+    result = fires(made(SDPA.replace("hide", hide), head), "attention", symbols=SYMBOLS)
+    assert attributes(node_of(result, "Attention"))["masked_rows_zero"] == int(hide == "hide")
 
 
 # GPT-2: one projection split into three, the heads merged straight into rows for the next Gemm.
@@ -255,12 +260,13 @@ def test_rotation_that_differs_by_head_is_transposed() -> None:
     assert ops(result)["cuvil::Attention"] == 1 and ops(result)["Transpose"] == 4
 
 
-def test_grouped_heads_that_are_not_repeated_are_refused() -> None:
-    # One head of keys for all queries: MatMul repeats it by itself.
+def test_a_single_head_of_keys_may_be_repeated_by_matmul() -> None:
     body = LLAMA.replace(REPEAT.format("k", "ke"), "kt = Identity(ke) ")
     body = body.replace(REPEAT.format("v", "vh"), "vt = Identity(vh) ")
     head = LLAMA_HEAD.replace("[B,S,16] k", "[B,S,8] k").replace("[B,S,16] v", "[B,S,8] v")
-    refused(made(body, head, **LLAMA_SIZES), "attention", "different heads", "identity")
+    result = fires(made(body, head, **LLAMA_SIZES), "attention", "identity", symbols=SYMBOLS)
+    found = attributes(node_of(result, "Attention"))
+    assert (found["num_heads"], found["kv_num_heads"]) == (N, 1)
 
 
 def test_heads_of_unknown_number_are_refused() -> None:
