@@ -17,6 +17,7 @@ from cuvil_onnx import verify as verification
 from cuvil_onnx.errors import CuvilError, InvalidModelError, OptionError, OutputError, VerificationError
 from cuvil_onnx.passes.load import Source, load
 from cuvil_onnx.passes.sensitivity.guard import MAX_GIVEN_SETS
+from cuvil_onnx.passes.sensitivity.pictures import takes_pictures, with_pictures
 from cuvil_onnx.passes.signature import Signature
 from cuvil_onnx.passes.write import PROTO_LIMIT, self_contained, write_model
 from cuvil_onnx.pipeline import Inputs, Options, run
@@ -185,8 +186,12 @@ def _inputs(original: onnx.ModelProto | None, given: Any) -> Inputs | None:
     """What to measure the accuracy of 16 bits with: the inputs of the verification, when there is one."""
     if original is None:
         return None
-    limit = verification.INPUT_SETS if given is None else MAX_GIVEN_SETS
-    return Inputs(functools.partial(verification.input_sets, original, given), limit)
+    if given is not None:
+        return Inputs(functools.partial(verification.input_sets, original, given), MAX_GIVEN_SETS)
+    generated = functools.partial(verification.input_sets, original, None)
+    if takes_pictures(original):
+        return Inputs(lambda: with_pictures(generated()), 2 * verification.INPUT_SETS)
+    return Inputs(generated, verification.INPUT_SETS)
 
 
 def _compare(original: onnx.ModelProto, result: Optimized, options: Options, inputs: Any) -> verification.Outcome:

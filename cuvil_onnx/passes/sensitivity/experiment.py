@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any
 
 import onnx_ir as ir
 
 from cuvil_onnx.passes import cost
-from cuvil_onnx.passes.precision_plan import Plan
+from cuvil_onnx.passes.precision_plan import FLOAT, Plan
 from cuvil_onnx.passes.sensitivity.deviation import Array, Deviation, Point, deviation
 from cuvil_onnx.passes.sensitivity.selection import Costs
 from cuvil_onnx.passes.sensitivity.simulation import Simulation
@@ -16,6 +17,10 @@ from cuvil_onnx.passes.sensitivity.sites import Sites
 
 BYTE_WORK, NODE_WORK = 10.0, 1e6
 """Operations for which a core could move one byte, and start one node with its switches."""
+
+HALF_INTENSITY, FLOAT_INTENSITY = 200.0, 14.0
+"""Operations in the time in which a byte is moved, with and without tensor cores (H200: 990 and 67 TFLOPS at
+4.8 TB/s)."""
 
 Feeds = Mapping[str, Any]
 
@@ -71,22 +76,35 @@ class Experiment:
     def costs(self) -> Costs:
         """Of the units, in the set that costs most."""
         flops, moved = self._totals(self._sizes[max(range(len(self.work)), key=self.work.__getitem__)])
-        # A cast is one more kernel beside those of the units, and on [N, C, H, W] values one more transpose.
-        return Costs(_shares(flops), _shares(moved), 1.0 / len(self._sites.units))
+        half = [max(f / HALF_INTENSITY, b / 2) for f, b in zip(flops, moved, strict=True)]
+        full = [max(f / FLOAT_INTENSITY, b) for f, b in zip(flops, moved, strict=True)]
+        slower = [(long - short) / (sum(half) or 1.0) for long, short in zip(full, half, strict=True)]
+        # A cast is one more kernel beside those of the units, which counts when they are small.
+        return Costs(_shares(flops), _shares(moved), slower, 1.0 / len(self._sites.units))
 
     def _at_points(self, found: Sequence[Array]) -> list[Array]:
         logits = iter(found[len(found) - self._probes :])
         return [next(logits) if p.output is None else found[p.output] for p in self._points]
 
     def _totals(self, sizes: Mapping[ir.Value, tuple[int, ...]]) -> tuple[list[float], list[float]]:
-        """Operations and bytes of each unit; what a fused kernel hands on inside is counted as if it were written."""
+        """Operations and bytes of each unit."""
 
         def known(value: ir.Value | None) -> tuple[int, ...] | None:
             return sizes[value] if value is not None and value in sizes else cost.static_shape(value)
 
         flops = [sum(float(cost.flops(n, known) or 0) for n in nodes) for nodes in self._sites.units]
-        moved = [sum(float(cost.bytes_moved(n, known) or 0) for n in nodes) for nodes in self._sites.units]
+        moved = [self._bytes(nodes, known) for nodes in self._sites.units]
         return flops, moved
+
+    def _bytes(self, nodes: Sequence[ir.Node], known: cost.Sizes) -> float:
+        """What a kernel of these nodes reads and writes: a single node as is, of several what enters and leaves."""
+        if len(nodes) == 1:
+            return float(cost.bytes_moved(nodes[0], known) or 0)
+        made = {v for node in nodes for v in node.outputs}
+        inside = {v for v in made if not v.is_graph_output() and all(u in nodes for u in v.consumers())}
+        read = {v for node in nodes for v in node.inputs if v is not None} - made
+        sizes = [known(value) for value in (*read, *(made - inside))]
+        return float(sum(FLOAT.itemsize * math.prod(size) for size in sizes if size is not None))
 
 
 def _shares(amounts: Sequence[float]) -> list[float]:

@@ -26,24 +26,24 @@ MAX_SITES = 200
 
 @dataclasses.dataclass(frozen=True)
 class Costs:
-    """What units cost, as shares of all units of the plan.
+    """What units cost.
 
     Attributes:
-        flops, bytes: by unit.
-        cast: one more cast, in the same measure.
+        flops, bytes: of each unit, as shares of all.
+        slower: the share by which the model becomes slower when a unit stays in float32.
+        cast: the same for one more cast.
     """
 
     flops: Sequence[float]
     bytes: Sequence[float]
+    slower: Sequence[float]
     cast: float
-
-    def of(self, units: Collection[int]) -> tuple[float, float]:
-        """Shares of several units."""
-        return sum(self.flops[u] for u in units), sum(self.bytes[u] for u in units)
 
 
 class Selection:
     """Grows a set of units that stay in float32.
+
+    ``limit`` is the share by which they may make the model slower.
 
     Attributes:
         kept: the units chosen so far.
@@ -121,11 +121,10 @@ class Selection:
         return sum(self._squares.get(i, 0.0) for i in sorted(touched) if self._sites[i].needs <= then)
 
     def _cost(self, move: Sequence[int]) -> float:
-        flops, size = self._costs.of(move)
         then = self.kept | set(move)
         values = {v for unit in move for v in self._values[unit]}
         casts = sum(self._casts(v, then) - self._casts(v, self.kept) for v in values)
-        return max(flops, size) + casts * self._costs.cast
+        return sum(self._costs.slower[u] for u in move) + casts * self._costs.cast
 
     def _casts(self, value: ir.Value, kept: Collection[int]) -> bool:
         """Whether a value needs a cast: it is computed in one precision and read in the other."""
@@ -136,5 +135,4 @@ class Selection:
         return any(site.reader is None or site.reader in kept for site in sites)
 
     def _fits(self, move: Sequence[int]) -> bool:
-        flops, size = self._costs.of(self.kept | set(move))
-        return flops <= self._limit and size <= self._limit
+        return sum(self._costs.slower[u] for u in self.kept | set(move)) <= self._limit
