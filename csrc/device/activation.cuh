@@ -74,4 +74,22 @@ __device__ __forceinline__ T activate(ActivationParams p, T x) {
   return x;
 }
 
+// The activation as a kernel's template parameter. Known to the compiler, it spares a kernel the instructions of all
+// the others, whose loading costs a small tensor more than its arithmetic.
+template <Activation kKind>
+struct Known {
+  template <typename C>
+  static __device__ __forceinline__ C apply(ActivationParams p, C x) {
+    p.kind = kKind;
+    return activate<C>(p, x);
+  }
+};
+
+struct AnyActivation {
+  template <typename C>
+  static __device__ __forceinline__ C apply(const ActivationParams& p, C x) {
+    return activate<C>(p, x);
+  }
+};
+
 }  // namespace cuvil::device

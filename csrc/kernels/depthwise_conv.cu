@@ -51,41 +51,62 @@ __global__ void __launch_bounds__(kThreads) planes_kernel(DepthwiseConvParams p)
   }
 }
 
-// Channels last: kLanes vectors of N channels across a block, kRows output pixels down; the filters of those channels
-// are in shared memory, transposed so that a lane's N values of one tap are neighbours.
-constexpr int kLanes = 8, kRows = kThreads / kLanes;
+// Channels last: `lanes` vectors of N channels across a block, output pixels down; the filters of those channels are in
+// shared memory, transposed so that a lane's N values of one tap are neighbours. With the kernel's size known (kSize >
+// 0, square), the loads of a row of taps are all on their way before the first is waited for.
+constexpr int kMostLanes = 8;
 
-template <typename T, int N>
-__global__ void __launch_bounds__(kThreads) channels_last_kernel(DepthwiseConvParams p) {
-  extern __shared__ float filters[];  // [taps][kLanes * N]
-  constexpr int kChannels = kLanes * N;
-  const int taps_count = p.kernel[0] * p.kernel[1], channels = static_cast<int>(p.c);
-  const int first_channel = blockIdx.y * kChannels;
-  for (int i = threadIdx.x; i < taps_count * kChannels; i += kThreads) {
-    const int channel = first_channel + i / taps_count;
-    filters[i % taps_count * kChannels + i / taps_count] =
-        channel < channels ? device::to_compute(static_cast<const T*>(p.w)[channel * taps_count + i % taps_count])
-                           : 0.f;
+template <typename T, int N, int kSize, typename Act>
+__global__ void __launch_bounds__(kThreads) channels_last_kernel(DepthwiseConvParams p, int lanes) {
+  extern __shared__ float filters[];  // [taps][lanes * N]
+  const int rows_of_taps = kSize > 0 ? kSize : p.kernel[0], row_of_taps = kSize > 0 ? kSize : p.kernel[1];
+  const int taps_count = rows_of_taps * row_of_taps, channels = static_cast<int>(p.c);
+  const int block_channels = lanes * N, first_channel = blockIdx.y * block_channels;
+  for (int i = threadIdx.x; i < taps_count * block_channels; i += kThreads) {
+    const int own = i / taps_count, tap = i - own * taps_count, channel = first_channel + own;
+    filters[tap * block_channels + own] =
+        channel < channels ? device::to_compute(static_cast<const T*>(p.w)[channel * taps_count + tap]) : 0.f;
   }
   __syncthreads();
-  const int lane = threadIdx.x % kLanes, channel = first_channel + lane * N;
+  const int lane = threadIdx.x % lanes, channel = first_channel + lane * N;
   const int out_pixels = p.out[0] * p.out[1];
-  const int pixel = blockIdx.x * kRows + threadIdx.x / kLanes;
+  const int pixel = blockIdx.x * (kThreads / lanes) + threadIdx.x / lanes;
   if (channel >= channels || pixel >= static_cast<int>(p.n) * out_pixels) return;
   const int image = pixel / out_pixels, position = pixel - image * out_pixels;
   const int row = position / p.out[1], column = position - row * p.out[1];
-  const Taps r = taps(p, 0, row), c = taps(p, 1, column);
   const T* const x = static_cast<const T*>(p.x) + image * p.in[0] * p.in[1] * channels + channel;
+  const float* const filter = filters + lane * N;
   float sum[N];
 #pragma unroll
   for (int k = 0; k < N; ++k) sum[k] = 0;
-  for (int a = r.first; a < r.last; ++a) {
-    const int line = (r.start + a * p.dilation[0]) * p.in[1] + c.start;
-    for (int b = c.first; b < c.last; ++b) {
-      const auto v = device::load<T, N>(x + (line + b * p.dilation[1]) * channels);
-      const float* const f = filters + (a * p.kernel[1] + b) * kChannels + lane * N;
+  const auto add = [&](const device::Vec<T, N>& v, int tap) {
 #pragma unroll
-      for (int k = 0; k < N; ++k) sum[k] = fmaf(device::to_compute(v[k]), f[k], sum[k]);
+    for (int k = 0; k < N; ++k) sum[k] = fmaf(device::to_compute(v[k]), filter[tap * block_channels + k], sum[k]);
+  };
+  if constexpr (kSize > 0) {
+    const int top = row * p.stride[0] - p.pad[0], left = column * p.stride[1] - p.pad[1];
+#pragma unroll
+    for (int a = 0; a < kSize; ++a) {
+      const int y = top + a * p.dilation[0];
+      const bool row_inside = static_cast<unsigned>(y) < static_cast<unsigned>(p.in[0]);
+      device::Vec<T, N> v[kSize];
+      bool inside[kSize];
+#pragma unroll
+      for (int b = 0; b < kSize; ++b) {
+        const int at = left + b * p.dilation[1];
+        inside[b] = row_inside && static_cast<unsigned>(at) < static_cast<unsigned>(p.in[1]);
+        if (inside[b]) v[b] = device::load<T, N>(x + (y * p.in[1] + at) * channels);
+      }
+#pragma unroll
+      for (int b = 0; b < kSize; ++b)
+        if (inside[b]) add(v[b], a * kSize + b);
+    }
+  } else {
+    const Taps r = taps(p, 0, row), c = taps(p, 1, column);
+    for (int a = r.first; a < r.last; ++a) {
+      const int line = (r.start + a * p.dilation[0]) * p.in[1] + c.start;
+      for (int b = c.first; b < c.last; ++b)
+        add(device::load<T, N>(x + (line + b * p.dilation[1]) * channels), a * p.kernel[1] + b);
     }
   }
   const int at = pixel * channels + channel;
@@ -101,17 +122,45 @@ __global__ void __launch_bounds__(kThreads) channels_last_kernel(DepthwiseConvPa
   }
   device::Vec<T, N> result;
 #pragma unroll
-  for (int k = 0; k < N; ++k) result[k] = device::from_compute<T>(device::activate(p.activation, sum[k]));
+  for (int k = 0; k < N; ++k) result[k] = device::from_compute<T>(Act::apply(p.activation, sum[k]));
   device::store(static_cast<T*>(p.y) + at, result);
+}
+
+template <typename T, int N, int kSize, typename Act>
+cudaError_t launch_tile(const DepthwiseConvParams& p, cudaStream_t stream) {
+  int lanes = kMostLanes;
+  while (lanes > 1 && lanes * N >= 2 * p.c) lanes /= 2;  // idle lanes where channels are few
+  const int64_t pixels = p.n * p.out[0] * p.out[1];
+  const dim3 grid(device::blocks_for(pixels, kThreads / lanes), device::blocks_for(p.c, lanes * N));
+  const size_t shared = sizeof(float) * static_cast<size_t>(p.kernel[0] * p.kernel[1] * lanes * N);
+  channels_last_kernel<T, N, kSize, Act><<<grid, kThreads, shared, stream>>>(p, lanes);
+  return cudaGetLastError();
+}
+
+template <typename T, int N, int kSize>
+cudaError_t launch_activated(const DepthwiseConvParams& p, cudaStream_t stream) {
+  switch (p.activation.kind) {
+    case Activation::kNone:
+      return launch_tile<T, N, kSize, device::Known<Activation::kNone>>(p, stream);
+    case Activation::kRelu:
+      return launch_tile<T, N, kSize, device::Known<Activation::kRelu>>(p, stream);
+    case Activation::kClip:
+      return launch_tile<T, N, kSize, device::Known<Activation::kClip>>(p, stream);
+    case Activation::kHardSwish:
+      return launch_tile<T, N, kSize, device::Known<Activation::kHardSwish>>(p, stream);
+    default:
+      return launch_tile<T, N, kSize, device::AnyActivation>(p, stream);
+  }
 }
 
 template <typename T, int N>
 cudaError_t launch_last(const DepthwiseConvParams& p, cudaStream_t stream) {
-  const int64_t pixels = p.n * p.out[0] * p.out[1];
-  const dim3 grid(device::blocks_for(pixels, kRows), device::blocks_for(p.c, kLanes * N));
-  const size_t shared = sizeof(float) * static_cast<size_t>(p.kernel[0] * p.kernel[1] * kLanes * N);
-  channels_last_kernel<T, N><<<grid, kThreads, shared, stream>>>(p);
-  return cudaGetLastError();
+  if constexpr (N > 1) {
+    const bool square = p.kernel[0] == p.kernel[1];
+    if (square && p.kernel[0] == 3) return launch_activated<T, N, 3>(p, stream);
+    if (square && p.kernel[0] == 5) return launch_activated<T, N, 5>(p, stream);
+  }
+  return launch_tile<T, N, 0, device::AnyActivation>(p, stream);
 }
 
 template <typename T>

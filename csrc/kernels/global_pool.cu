@@ -42,14 +42,16 @@ __global__ void __launch_bounds__(kThreads)
   if (lane == 0) y[plane] = finish<T, Max>(total, pixels);
 }
 
-// x [n, pixels, c]: kLanes vectors of N channels across, kRows pixels down; the rows meet in shared memory.
-constexpr int kLanes = 16, kRows = kThreads / kLanes;
+// x [n, pixels, c]: kLanes vectors of N channels across, the other threads down the pixels. Rows of one warp meet by
+// shuffles, warps in shared memory.
+constexpr int kMostLanes = 16;
 
-template <typename T, int N, bool Max>
+template <typename T, int N, bool Max, int kLanes>
 __global__ void __launch_bounds__(kThreads)
     channels_last_kernel(const T* __restrict__ x, T* __restrict__ y, int64_t c, int64_t pixels) {
-  __shared__ Compute<T> partial[kRows][kLanes * N];
-  const int lane = threadIdx.x % kLanes, row = threadIdx.x / kLanes;
+  constexpr int kRows = kThreads / kLanes;
+  __shared__ Compute<T> partial[kWarps][kLanes * N];
+  const int lane = threadIdx.x % kLanes, row = threadIdx.x / kLanes, warp = threadIdx.x / 32;
   const int64_t channel = (static_cast<int64_t>(blockIdx.x) * kLanes + lane) * N;
   const T* const image = x + static_cast<int64_t>(blockIdx.y) * pixels * c;
   const bool active = channel < c;
@@ -57,6 +59,7 @@ __global__ void __launch_bounds__(kThreads)
 #pragma unroll
   for (int k = 0; k < N; ++k) total[k] = Max && active ? device::to_compute(image[channel + k]) : Compute<T>(0);
   if (active) {
+#pragma unroll 4
     for (int64_t i = row; i < pixels; i += kRows) {
       const auto v = device::load<T, N>(image + i * c + channel);
 #pragma unroll
@@ -64,36 +67,57 @@ __global__ void __launch_bounds__(kThreads)
     }
   }
 #pragma unroll
-  for (int k = 0; k < N; ++k) partial[row][lane * N + k] = total[k];
-  for (int half = kRows / 2; half > 0; half /= 2) {
-    __syncthreads();
-    if (row < half) {
+  for (int k = 0; k < N; ++k) {
 #pragma unroll
-      for (int k = 0; k < N; ++k) {
-        Compute<T>& mine = partial[row][lane * N + k];
-        mine = PoolReduce<T, Max>::combine(mine, partial[row + half][lane * N + k]);
-      }
-    }
+    for (int mask = kLanes; mask < 32; mask *= 2)
+      total[k] = PoolReduce<T, Max>::combine(total[k], device::shuffle_xor(total[k], mask));
+    if (threadIdx.x % 32 < kLanes) partial[warp][lane * N + k] = total[k];
   }
-  if (row == 0 && active) {
-    device::Vec<T, N> result;
+  __syncthreads();
+  const int64_t at = static_cast<int64_t>(blockIdx.x) * kLanes * N + threadIdx.x;
+  if (threadIdx.x >= kLanes * N || at >= c) return;
+  Compute<T> all = partial[0][threadIdx.x];
 #pragma unroll
-    for (int k = 0; k < N; ++k) result[k] = finish<T, Max>(partial[0][lane * N + k], pixels);
-    device::store(y + static_cast<int64_t>(blockIdx.y) * c + channel, result);
-  }
+  for (int w = 1; w < kWarps; ++w) all = PoolReduce<T, Max>::combine(all, partial[w][threadIdx.x]);
+  y[static_cast<int64_t>(blockIdx.y) * c + at] = finish<T, Max>(all, pixels);
 }
 
-template <typename T, int N, bool Max>
+// Few lanes where there are few channels, and where only many blocks fill the card; two vectors make a whole sector.
+int lanes_for(int64_t vectors, int64_t images) {
+  constexpr int kBlocks = 132;
+  int lanes = kMostLanes;
+  while (lanes > vectors) lanes /= 2;
+  while (lanes > 2 && (vectors + lanes - 1) / lanes * images < kBlocks) lanes /= 2;
+  return lanes;
+}
+
+template <typename T, int N, bool Max, int kLanes>
 cudaError_t launch_last(const GlobalPoolParams& p, cudaStream_t stream) {
   // Grid y is limited to 65535: larger batches go in slices.
   constexpr int64_t kSlice = 65535;
   for (int64_t first = 0; first < p.n; first += kSlice) {
     const int64_t images = p.n - first < kSlice ? p.n - first : kSlice;
     const dim3 grid(device::blocks_for(p.c / N, kLanes), static_cast<unsigned>(images));
-    channels_last_kernel<T, N, Max><<<grid, kThreads, 0, stream>>>(static_cast<const T*>(p.x) + first * p.pixels * p.c,
-                                                                   static_cast<T*>(p.y) + first * p.c, p.c, p.pixels);
+    channels_last_kernel<T, N, Max, kLanes><<<grid, kThreads, 0, stream>>>(
+        static_cast<const T*>(p.x) + first * p.pixels * p.c, static_cast<T*>(p.y) + first * p.c, p.c, p.pixels);
   }
   return cudaGetLastError();
+}
+
+template <typename T, int N, bool Max>
+cudaError_t dispatch_lanes(const GlobalPoolParams& p, cudaStream_t stream) {
+  switch (lanes_for(p.c / N, p.n)) {
+    case 1:
+      return launch_last<T, N, Max, 1>(p, stream);
+    case 2:
+      return launch_last<T, N, Max, 2>(p, stream);
+    case 4:
+      return launch_last<T, N, Max, 4>(p, stream);
+    case 8:
+      return launch_last<T, N, Max, 8>(p, stream);
+    default:
+      return launch_last<T, N, Max, kMostLanes>(p, stream);
+  }
 }
 
 template <typename T, bool Max>
@@ -106,8 +130,8 @@ cudaError_t launch(const GlobalPoolParams& p, cudaStream_t stream) {
   }
   constexpr int N = device::kVec16<T>;
   const auto aligned = [](const void* q) { return reinterpret_cast<uintptr_t>(q) % 16 == 0; };
-  if (p.c % N == 0 && aligned(p.x) && aligned(p.y)) return launch_last<T, N, Max>(p, stream);
-  return launch_last<T, 1, Max>(p, stream);
+  if (p.c % N == 0 && aligned(p.x) && aligned(p.y)) return dispatch_lanes<T, N, Max>(p, stream);
+  return launch_last<T, 1, Max, kMostLanes>(p, stream);
 }
 
 template <typename T>
