@@ -17,6 +17,8 @@ std::string file_part(const std::string& name) {
   return out;
 }
 
+const std::string kThorough = "thorough ";
+
 std::filesystem::path cache_path(const std::string& library, size_t version, const std::string& device) {
   const auto dir = cache_dir("tuning");
   return dir ? *dir / concat(library, '-', version, '-', file_part(device), ".txt") : std::filesystem::path();
@@ -29,10 +31,11 @@ TuningMode TuningMode::from_environment() {
   const std::string text = value ? value : "";
   const std::string only = "only:";
   if (text.empty() || text == "on") return {};
-  if (text == "off") return {.measure = false, .only = ""};
+  if (text == "thorough") return {.measure = true, .thorough = true, .only = ""};
+  if (text == "off") return {.measure = false, .thorough = false, .only = ""};
   require(text.compare(0, only.size(), only) == 0, "CUVIL_TUNING is \"", text,
-          "\"; on, off or only:PREFIX is required");
-  return {.measure = false, .only = text.substr(only.size())};
+          "\"; on, off, thorough or only:PREFIX is required");
+  return {.measure = false, .thorough = false, .only = text.substr(only.size())};
 }
 
 TuningCache::TuningCache(const std::string& library, size_t version, const std::string& device)
@@ -50,6 +53,15 @@ std::map<std::string, std::string> TuningCache::parse(const std::string& text) {
     out.insert_or_assign(line.substr(0, tab), line.substr(tab + 1));
   }
   return out;
+}
+
+std::optional<std::string> TuningCache::find(const std::string& key, const TuningMode& mode) const {
+  return find(mode.thorough ? kThorough + key : key);
+}
+
+void TuningCache::put(const std::string& key, const std::string& value, const TuningMode& mode) {
+  if (mode.thorough) put(kThorough + key, value);
+  put(key, value);
 }
 
 std::optional<std::string> TuningCache::find(const std::string& key) const {

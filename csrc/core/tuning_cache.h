@@ -9,10 +9,13 @@
 
 namespace cuvil {
 
-// The environment variable CUVIL_TUNING, for users who want no measuring and for tests of one way in particular:
-// "off" takes the first candidate that works, "only:PREFIX" the first whose name begins so. Neither uses the cache.
+// The environment variable CUVIL_TUNING. "on" measures the few candidates that a library ranks highest, "thorough" all
+// that it offers; what that finds is what "on" uses from then on. For users who want no measuring and for tests of one
+// way in particular, "off" takes the first candidate that works and "only:PREFIX" the first whose name begins so;
+// neither uses the cache.
 struct TuningMode {
   bool measure = true;
+  bool thorough = false;
   std::string only;
   static TuningMode from_environment();
 };
@@ -29,6 +32,9 @@ class TuningCache {
   std::optional<std::string> find(const std::string& key) const;
   // Remembers and writes through. Neither text may hold a tab or a line break.
   void put(const std::string& key, const std::string& value);
+  // The same, for a mode: a choice made thoroughly serves both modes, any other only its own.
+  std::optional<std::string> find(const std::string& key, const TuningMode& mode) const;
+  void put(const std::string& key, const std::string& value, const TuningMode& mode);
 
   // The pairs in `text`; lines that are not "key<TAB>value" are dropped (a file cut short, another program's).
   static std::map<std::string, std::string> parse(const std::string& text);

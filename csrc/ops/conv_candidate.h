@@ -39,6 +39,7 @@ struct ConvFilter {
   std::string prefix;       // only those whose id begins so
   int limit = 0;            // stop after as many, when not 0
   std::string stored = "";  // what the candidate `id` was serialized to, when known
+  bool all_plans = false;   // all that cuDNN ranks, not only the first few
   // Whether it may want a candidate whose id begins so.
   bool reaches(const std::string& start) const {
     const size_t shared = std::min(start.size(), prefix.size());

@@ -15,6 +15,7 @@ namespace {
 // (a product, another layout of the operands) competes anyway.
 constexpr int kPlans = 4;
 constexpr int kPlansBesideOthers = 2;
+constexpr int kAllPlans = 64;
 
 bool is_half(DType t) { return t == DType::kF16 || t == DType::kBF16; }
 
@@ -180,7 +181,8 @@ void add_graphs(cudnnHandle_t handle, const ConvProblem& p, Prepare prepare, int
                                                                 : "";
   const auto add = [&](ConvFusion fusion, const char* name) {
     const Way way{name + suffix, prepare, prepared(p, prepare, channels), fusion};
-    const int most = out.empty() && prepare == Prepare::kNothing ? kPlans : kPlansBesideOthers;
+    const int few = out.empty() && prepare == Prepare::kNothing ? kPlans : kPlansBesideOthers;
+    const int most = filter.all_plans ? kAllPlans : few;
     return add_graph(handle, p, way, most, filter, out);
   };
   const bool epilogue = !p.transposed && (p.bias || p.z || p.activation != Activation::kNone);

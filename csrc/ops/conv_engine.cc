@@ -71,10 +71,11 @@ const ConvCandidate& ConvEngine::choose(OpContext& ctx, const ConvProblem& probl
   if (slot) return *slot;
   const std::string key = problem.key();
   const bool measure = tuning_.measure && !ctx.capturing();
-  const ConvFilter filter{.id = "", .prefix = tuning_.only, .limit = measure ? 0 : 1, .stored = ""};
+  const ConvFilter filter{
+      .id = "", .prefix = tuning_.only, .limit = measure ? 0 : 1, .stored = "", .all_plans = tuning_.thorough};
   if (tuning_.measure) {
     if (!cache_) cache_ = std::make_unique<TuningCache>("cudnn", libs::cudnn().get_version(), ctx.device().name);
-    if (const auto id = cache_->find(key)) {
+    if (const auto id = cache_->find(key, tuning_)) {
       const KeyedFile file = plan_file(ctx.device(), key, *id);
       const std::string stored = read_keyed_file(file).value_or("");
       ConvCandidates known =
@@ -92,11 +93,11 @@ const ConvCandidate& ConvEngine::choose(OpContext& ctx, const ConvProblem& probl
 
   std::unique_ptr<ConvCandidate> best = fastest(ctx, std::move(found), operands);
   // Plans that cuDNN offers may still fail to run; the unfused ones were not built while fused ones seemed to do.
-  const ConvFilter unfused{.id = "", .prefix = "cudnn:plain", .limit = 0, .stored = ""};
+  const ConvFilter unfused{.id = "", .prefix = "cudnn:plain", .limit = 0, .stored = "", .all_plans = tuning_.thorough};
   if (!best) best = fastest(ctx, candidates(ctx, problem, operands, unfused), operands);
   if (!best) fail(ErrorKind::kNotImplemented, "none of cuDNN's plans runs for ", key);
   save(*best, plan_file(ctx.device(), key, best->id()));
-  cache_->put(key, best->id());
+  cache_->put(key, best->id(), tuning_);
   return *(slot = std::move(best));
 }
 

@@ -11,7 +11,7 @@
 namespace cuvil {
 namespace {
 
-constexpr int kSuggestions = 8;
+constexpr int kSuggestions = 8, kAllSuggestions = 64;
 
 // Hopper's split-K and stream-K kernels profit from more workspace than older ones.
 size_t max_workspace(const DeviceInfo& device) { return device.sm >= 90 ? size_t{32} << 20 : size_t{4} << 20; }
@@ -128,10 +128,10 @@ bool GemmEngine::choose_algorithm(OpContext& ctx, GemmPlan& plan, const GemmOper
   if (tuning_.measure) {
     if (!cache_) cache_ = std::make_unique<TuningCache>("cublaslt", lt_.get_version(), ctx.device().name);
     cublasLtMatmulAlgo_t remembered{};
-    if (const auto text = cache_->find(key); text && from_text(*text, &remembered))
+    if (const auto text = cache_->find(key, tuning_); text && from_text(*text, &remembered))
       if (plan.adopt(handle_, remembered, limit)) return true;
   }
-  const auto results = plan.suggestions(handle_, limit, kSuggestions);
+  const auto results = plan.suggestions(handle_, limit, tuning_.thorough ? kAllSuggestions : kSuggestions);
   if (results.empty()) return false;
   plan.adopt(results.front());
   // A session that is captured on its very first run keeps the library's favourite, and remembers nothing.
@@ -156,7 +156,7 @@ bool GemmEngine::choose_algorithm(OpContext& ctx, GemmPlan& plan, const GemmOper
   }
   if (best == nullptr) return false;
   plan.adopt(*best);
-  cache_->put(key, to_text(best->algo));
+  cache_->put(key, to_text(best->algo), tuning_);
   return true;
 }
 

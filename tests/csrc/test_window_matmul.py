@@ -234,7 +234,7 @@ def test_an_unwritable_tuning_cache_is_no_error(tool: Tool, tmp_path: Path) -> N
 
 
 @pytest.mark.parametrize(
-    ("value", "answer"), [("", "1"), ("on", "1"), ("off", "0"), ("only:gemm", "0 gemm"), ("only:", "0")]
+    ("value", "answer"), [("", "1"), ("on", "1"), ("off", "0"), ("thorough", "2"), ("only:gemm", "0 gemm"), ("only:", "0")]
 )
 def test_tuning_modes(executable: Path, value: str, answer: str) -> None:
     tool = Tool(executable, {"CUVIL_TUNING": value})
@@ -242,8 +242,13 @@ def test_tuning_modes(executable: Path, value: str, answer: str) -> None:
     tool.close()
 
 
+def test_a_thorough_choice_serves_both_modes(tool: Tool) -> None:
+    assert tool.ask("modes", "thorough") == "v v"
+    assert tool.ask("modes", "plain") == "v none"
+
+
 def test_an_unknown_tuning_mode_is_refused(executable: Path) -> None:
     tool = Tool(executable, {"CUVIL_TUNING": "fast"})
-    with pytest.raises(ValueError, match='"fast"; on, off or only:PREFIX'):
+    with pytest.raises(ValueError, match='"fast"; on, off, thorough or only:PREFIX'):
         tool.ask("mode")
     tool.close()

@@ -65,9 +65,19 @@ std::string recall(std::istream& in) {
   return cuvil::TuningCache(std::filesystem::path(path)).find(key).value_or("none");
 }
 
+// What each mode finds after the other one has remembered: "plain thorough".
+std::string modes_share(std::istream& in) {
+  std::string first;
+  in >> first;
+  cuvil::TuningCache cache{std::filesystem::path()};
+  const cuvil::TuningMode plain, thorough{.measure = true, .thorough = true, .only = ""};
+  cache.put("k", "v", first == "thorough" ? thorough : plain);
+  return cuvil::concat(cache.find("k", plain).value_or("none"), ' ', cache.find("k", thorough).value_or("none"));
+}
+
 std::string mode() {
   const cuvil::TuningMode m = cuvil::TuningMode::from_environment();
-  return cuvil::concat(m.measure, ' ', m.only);
+  return cuvil::concat(m.thorough ? 2 : m.measure ? 1 : 0, ' ', m.only);
 }
 
 }  // namespace
@@ -83,6 +93,7 @@ int main() {
                     : command == "matmul"   ? matmul(in)
                     : command == "remember" ? remember(in)
                     : command == "recall"   ? recall(in)
+                    : command == "modes"    ? modes_share(in)
                                             : mode())
                 << std::endl;
     } catch (const cuvil::Error& e) {
