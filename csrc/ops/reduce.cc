@@ -1,11 +1,7 @@
 // ReduceSum, Mean, Max, Min, Prod, L1, L2, SumSquare, LogSum, LogSumExp.
 // Axes are an attribute before opset 18 (13 for ReduceSum), a host input after.
-#include "kernels/reduce.cuh"
-
-#include <algorithm>
-
 #include "ops/params.h"
-#include "plan/reduce.h"
+#include "ops/reduce_passes.h"
 
 namespace cuvil {
 namespace {
@@ -37,40 +33,10 @@ class Reduce : public Op {
     const plan::ReducePlan plan = plan::reduce(x.shape, axes_.get(ctx), keep_dims_, noop_);
     const Tensor y = ctx.output(0, plan.shape);
     if (y.size() == 0) return;
-
-    ReduceParams p{};
-    p.x = x.data;
-    p.dtype = x.dtype;
-    p.kind = kKind;
-    p.count = std::max<int64_t>(plan.count, 1);  // the mean of nothing is 0, as in ONNX Runtime
-    const int64_t vector = 16 / static_cast<int64_t>(size_of(x.dtype));
-    for (size_t i = 0; i < plan.passes.size(); ++i) {
-      plan::ReducePass pass = plan.passes[i];
-      const bool last = i + 1 == plan.passes.size();
-      const int64_t parts = plan::reduce_parts(pass, vector, ctx.device().sm_count);
-      if (parts > 1) {
-        run(ctx, &p, pass, parts, nullptr);
-        pass.reduce = parts;
-      }
-      run(ctx, &p, pass, 1, last ? y.data : nullptr);
-    }
+    run_reduce(ctx, kKind, plan, x.dtype, x.data, y.data);
   }
 
  private:
-  // One launch from p->x; without `y` into scratch memory, which the next launch reads.
-  static void run(OpContext& ctx, ReduceParams* p, const plan::ReducePass& pass, int64_t parts, void* y) {
-    p->outer = pass.outer;
-    p->reduce = pass.reduce;
-    p->inner = pass.inner;
-    p->parts = parts;
-    p->y_partial = y == nullptr;
-    const size_t results = static_cast<size_t>(pass.outer * parts * pass.inner);
-    p->y = y != nullptr ? y : ctx.scratch(results * reduce_partial_size(p->dtype));
-    CUVIL_CUDA(launch_reduce(*p, ctx.stream()));
-    p->x = p->y;
-    p->x_partial = true;
-  }
-
   IntsParam axes_;
   bool keep_dims_;
   bool noop_;
