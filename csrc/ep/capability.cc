@@ -74,8 +74,9 @@ class Planner {
     for (const OrtNode* node : nodes_) add(GraphNodeView(node, device), node);
   }
 
-  std::vector<NodePlacement> claim() {
-    const std::vector<bool> on_cpu = cpu_preferred(plan_nodes_, plan_values_);
+  std::vector<NodePlacement> claim(bool shapes_on_cpu) {
+    std::vector<bool> on_cpu(nodes_.size());
+    if (shapes_on_cpu) on_cpu = cpu_preferred(plan_nodes_, plan_values_);
     for (size_t n = 0; n < nodes_.size(); ++n) {
       NodePlacement& p = placements_[n];
       if (!plan_nodes_[n].supported) continue;
@@ -153,9 +154,9 @@ std::string json_string(const std::string& text) {
 
 }  // namespace
 
-std::vector<NodePlacement> claim_nodes(const OrtGraph* graph, OrtEpGraphSupportInfo* support,
-                                       const DeviceInfo& device) {
-  return Planner(graph, support, device).claim();
+std::vector<NodePlacement> claim_nodes(const OrtGraph* graph, OrtEpGraphSupportInfo* support, const DeviceInfo& device,
+                                       bool shapes_on_cpu) {
+  return Planner(graph, support, device).claim(shapes_on_cpu);
 }
 
 void write_placement(const std::string& path, const std::vector<NodePlacement>& nodes) {

@@ -16,8 +16,10 @@ struct NodePlacement {
 };
 
 // Adds the nodes that the EP takes to `support`, and returns what happened to each node of `graph` (a main graph or
-// the body of a control-flow node). Idempotent: ORT asks more than once.
-std::vector<NodePlacement> claim_nodes(const OrtGraph* graph, OrtEpGraphSupportInfo* support, const DeviceInfo& device);
+// the body of a control-flow node). Without `shapes_on_cpu` it takes whatever it can run. Idempotent: ORT asks more
+// than once.
+std::vector<NodePlacement> claim_nodes(const OrtGraph* graph, OrtEpGraphSupportInfo* support, const DeviceInfo& device,
+                                       bool shapes_on_cpu);
 
 // Writes {"nodes": [...]}. Throws Error(kInvalidArgument) when the file cannot be written.
 void write_placement(const std::string& path, const std::vector<NodePlacement>& nodes);

@@ -141,7 +141,7 @@ void Ep::synchronize() {
 
 void Ep::get_capability(const OrtGraph* graph, OrtEpGraphSupportInfo* support) {
   session_is_stream_aware = options_.stream_aware;
-  std::vector<NodePlacement> nodes = claim_nodes(graph, support, device_.info());
+  std::vector<NodePlacement> nodes = claim_nodes(graph, support, device_.info(), options_.shapes_on_cpu);
   const OrtNode* parent = nullptr;
   ort_check(api().Graph_GetParentNode(graph, &parent));
   // ORT asks for the bodies of control-flow nodes first, for the main graph last; then once more from the start.

@@ -14,7 +14,7 @@ namespace {
 
 constexpr std::string_view kKnown =
     "device_id, enable_cuda_graph, min_num_runs_before_cuda_graph_capture, max_captured_graphs, user_compute_stream, "
-    "gpu_mem_limit, use_tf32, stream_aware, debug_sync, placement_file";
+    "gpu_mem_limit, use_tf32, stream_aware, shapes_on_cpu, debug_sync, placement_file";
 
 template <typename T>
 T parse_number(std::string_view key, std::string_view text, T lowest, T highest) {
@@ -50,6 +50,8 @@ void set(Options& o, std::string_view key, std::string_view text) {
     o.use_tf32 = parse_bool(key, text);
   } else if (key == "stream_aware") {
     o.stream_aware = parse_bool(key, text);
+  } else if (key == "shapes_on_cpu") {
+    o.shapes_on_cpu = parse_bool(key, text);
   } else if (key == "debug_sync") {
     o.debug_sync = parse_bool(key, text);
   } else if (key == "placement_file") {

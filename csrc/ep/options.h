@@ -19,6 +19,7 @@ struct Options {
   size_t gpu_mem_limit = 0;                        // bytes of device memory for this session's arena; 0: no limit
   bool use_tf32 = false;                           // fp32 products may be rounded to TF32
   bool stream_aware = false;                       // let ORT create streams and notifications
+  bool shapes_on_cpu = true;                       // leave arithmetic on shapes to the CPU
   bool debug_sync = false;                         // synchronise after each node (also CUVIL_DEBUG_SYNC=1)
   std::string placement_file;                      // where GetCapability writes what runs where; "": nowhere
 };

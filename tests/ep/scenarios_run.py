@@ -81,6 +81,7 @@ def shape_arithmetic_stays_on_the_cpu() -> None:
         rows = {n["name"]: n for n in json.loads(placement.read_text())["nodes"]}
     assert {n for n, r in rows.items() if not r["taken"]} == {"n_s0", "n_m", "n_target"}, rows
     assert all(r["reason"] == ("" if r["taken"] else "shape arithmetic on the CPU") for r in rows.values()), rows
+    session(data, optimize=False, shapes_on_cpu=0)  # or this would fail: no node may be on the CPU
     bound = Bound(sess, {"x": floats(4, 8)}, (32, 1))
     for i in range(6):
         x = floats(4, 8, seed=i)
