@@ -59,7 +59,7 @@ class Inputs:
 
 @dataclasses.dataclass(frozen=True)
 class Options:
-    """What ``optimize`` was asked for, see there; ``keep`` names nodes that stay in float32 in any precision."""
+    """What ``optimize`` was asked for, see there; ``keep`` names values that stay in float32 in any precision."""
 
     precision: str = "fp32"
     level: str = "all"

@@ -53,7 +53,7 @@ class Report:
 
     Attributes:
         before, after: sizes.
-        trace: rewrites that fired, near misses with reasons, the measured accuracy of 16 bits and the nodes kept in
+        trace: rewrites that fired, near misses with reasons, the measured accuracy of 16 bits and the values kept in
             float32 for it, warnings, seconds per step.
         verification: one line: what was compared and the result, or why nothing was.
     """

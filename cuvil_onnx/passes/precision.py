@@ -35,7 +35,7 @@ SATURATION = {ir.DataType.FLOAT16: 60000.0, ir.DataType.BFLOAT16: 3.0e38}
 
 
 def precision_pass(target: ir.DataType, keep: Collection[str] = ()) -> Pass:
-    """The pass that converts to ``target`` (FLOAT16 or BFLOAT16) all that may be, but the nodes named in ``keep``."""
+    """The pass that converts to ``target`` (FLOAT16 or BFLOAT16) all but what computes values named in ``keep``."""
     return Pass("precision", Exactness.APPROXIMATE, lambda ctx, trace: _Converter(ctx, target, keep).run())
 
 

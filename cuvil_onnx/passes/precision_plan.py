@@ -38,7 +38,7 @@ class Plan:
 
 
 def plan_precision(ctx: GraphContext, target: ir.DataType, keep: Collection[str] = ()) -> Plan:
-    """Decides for every node of the main graph; nodes named in ``keep`` stay in float32 whatever else holds."""
+    """Decides for every node of the main graph; those that compute a value named in ``keep`` stay in float32."""
     return _Planner(ctx, target, frozenset(keep)).plan()
 
 
@@ -62,8 +62,8 @@ class _Planner:
                 # Clipped to fp16's range a mask no longer hides every key of a row alike, as the lowest float32 does.
                 places = Places(tuple(i for i in places.inputs if i != 3), places.outputs)
             flows = [v for v in floats if not ctx.is_constant(v)]
-            stays = places is None or node.name in self._keep or self._follows(node, flows, kept)
-            stays = stays or self._stays_exact(node, flows, plan, exact)
+            stays = places is None or any(v.name in self._keep for v in node.outputs)
+            stays = stays or self._follows(node, flows, kept) or self._stays_exact(node, flows, plan, exact)
             unfit = places is not None and any(self._unfit(node.inputs[i]) for i in places.inputs)
             if places is not None and not stays and not unfit:
                 plan.half[node] = places

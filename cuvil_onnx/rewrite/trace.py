@@ -45,7 +45,7 @@ class Trace:
     exactness: dict[str, Exactness] = dataclasses.field(default_factory=dict)
     seconds: dict[str, float] = dataclasses.field(default_factory=dict)
     accuracy: str = ""  # what a lower precision was measured to cost; empty when it was not
-    kept: frozenset[str] = frozenset()  # names of nodes left in float32 for that reason
+    kept: frozenset[str] = frozenset()  # names of values left in float32 for that reason
     pictures: dict[str, Picture] = dataclasses.field(default_factory=dict)  # one a rule: its first rewrite
     _seen: set[tuple[str, str, str]] = dataclasses.field(default_factory=set)
 

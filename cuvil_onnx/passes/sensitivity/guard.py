@@ -54,7 +54,7 @@ class Finding:
     """What was found.
 
     Attributes:
-        keep: names of the nodes that are to stay in float32.
+        keep: names of the values whose nodes are to stay in float32.
         before, after: the deviation without and with them; None when nothing could be measured.
         account: one line for the report; empty when there is nothing to tell.
         warning: for the report, when the target is missed.
@@ -159,7 +159,10 @@ class _Search:
         best: tuple[float, frozenset[int], Deviation] = (excess, frozenset(), self._before)
         remaining = total
         for _ in range(ROUNDS):
+            known = selection.kept
             grown = selection.grow(remaining * max(0.9 / excess**2, BIGGEST_STEP))
+            if selection.kept == known:
+                break
             kept = self._consequence(selection.kept)
             after = self._experiment.deviation(self._sites.active(kept))
             excess = self._excess(after)
@@ -176,13 +179,14 @@ class _Search:
         return {u for u, nodes in enumerate(self._sites.units) if not any(node in plan.half for node in nodes)}
 
     def _names(self, kept: Collection[int]) -> frozenset[str]:
-        return frozenset(node.name or "" for unit in kept for node in self._sites.units[unit])
+        nodes = (node for unit in kept for node in self._sites.units[unit])
+        return frozenset(value.name for node in nodes for value in node.outputs if value.name)
 
     def _conclude(self, kept: frozenset[int], after: Deviation, costs: Costs, squares: Mapping[int, float]) -> Finding:
         account = _tell(self._before)
         if kept:
             flops, size = (f"{100 * sum(share[u] for u in kept):.1f} %" for share in (costs.flops, costs.bytes))
-            count = len(self._names(kept))
+            count = sum(len(self._sites.units[unit]) for unit in kept)
             account = (
                 f"{_tell(after)} with {count} nodes kept in float32 ({flops} of the operations, {size} of the bytes), "
                 f"{account} without"
