@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -22,6 +23,17 @@ def dims(value: ir.Value | None, ctx: GraphContext) -> tuple[Dim, ...] | None:
     if shape is None:
         return None
     return tuple(d if isinstance(d, int) or (d is not None and any(c.isalpha() for c in d)) else None for d in shape)
+
+
+def equal_in_a_sum(size: Dim, full: Dim) -> bool:
+    """Whether a dimension of a summand is that of the sum, `full`, in every run that ends without an error.
+
+    x[:n] of c > 1 elements has min(n, c) of them, which broadcasts to n only where it is n.
+    """
+    if size is None or size == full:
+        return size is not None
+    cut = re.fullmatch(r"min\((.+),(\d+)\)", size) if isinstance(size, str) else None
+    return cut is not None and cut[1] == full and int(cut[2]) > 1
 
 
 def same_shape(a: ir.Value, b: ir.Value, ctx: GraphContext) -> bool:

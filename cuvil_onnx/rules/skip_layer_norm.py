@@ -17,7 +17,7 @@ import onnx_ir as ir
 from cuvil_onnx.rewrite.graph import Dim, GraphContext
 from cuvil_onnx.rewrite.pattern import operands
 from cuvil_onnx.rewrite.rule import Exactness, Match, Phase, Refusal, Replacement, Rule
-from cuvil_onnx.rules._common import FLOATS, dims, make, vector
+from cuvil_onnx.rules._common import FLOATS, dims, equal_in_a_sum, flat, make, vector
 
 _PRODUCTS = ("MatMul", "Gemm", "Conv")
 
@@ -60,7 +60,10 @@ class SkipLayerNorm(Rule):
         epsilon = float(ctx.attr(node, "epsilon", 1e-5))
         rms = int(ctx.attr(node, "rms", node.op_type == "RMSNormalization"))
         bias = node.inputs[2] if len(node.inputs) > 2 else None
-        inputs = [x, node.inputs[1], bias, values["skip"], values["skip_bias"]]
+        skip_bias = values["skip_bias"]
+        if skip_bias is not None:
+            skip_bias = flat(skip_bias, ctx, "skip_bias")
+        inputs = [x, node.inputs[1], bias, values["skip"], skip_bias]
         attrs = {"epsilon": epsilon, "rms": rms}
         fused, function = make("LayerNorm", inputs, attrs, ctx, dtype, match.outputs)
         return Replacement((fused,), fused.outputs, (function,))
@@ -92,7 +95,7 @@ class SkipLayerNorm(Rule):
                 continue
             for base, bias in operands(inner):
                 maker = ctx.producer(base)
-                if not ctx.is_constant(bias) or not vector(bias, full[-1], ctx, rank=1):
+                if not ctx.is_constant(bias) or not vector(bias, full[-1], ctx, rank=len(full)):
                     continue
                 if dims(base, ctx) != full or (maker is not None and maker.op_type in _PRODUCTS):
                     continue
@@ -122,4 +125,6 @@ def _repeats(skip: ir.Value, full: Sequence[Dim], ctx: GraphContext) -> bool:
     shape = list(dims(skip, ctx) or ())
     while len(shape) > 1 and shape[0] == 1:
         shape.pop(0)
-    return bool(shape) and len(shape) <= len(full) and shape == list(full[len(full) - len(shape) :])
+    if not shape or len(shape) > len(full):
+        return False
+    return all(equal_in_a_sum(d, f) for d, f in zip(shape, full[len(full) - len(shape) :], strict=True))

@@ -101,3 +101,19 @@ def test_scale_of_another_type_is_refused() -> None:
 def test_scale_of_unknown_size_is_refused() -> None:
     head = HEAD.replace("z)", "z, float[K] scale)")
     refused(made("s = Add(x, z) y = LayerNormalization<axis=-1>(s, scale)", head), "skip_layer_norm", "the scale")
+
+
+def test_positions_cut_to_the_length_are_a_residual() -> None:
+    body = "n = Shape<start=1,end=2>(x) p = Slice(places, zero, n, axis) c = Add(x, kind) s = Add(c, p)" + NORM
+    head = "(float[B,S,16] x) => (float[B,S,16] y)"
+    weights = {"places": weight(1, 20, 16), "kind": weight(1, 1, 16), "zero": np.array([0]), "axis": np.array([1])}
+    result = fires(made(body, head, **weights), "skip_layer_norm")
+    assert ops(result) == {"Shape": 1, "Slice": 1, "cuvil::LayerNorm": 1}
+
+
+def test_one_position_may_be_broadcast_and_is_refused() -> None:
+    body = "n = Shape<start=1,end=2>(x) p = Slice(places, zero, n, axis) s = Add(x, p)" + NORM
+    head = "(float[B,S,16] x) => (float[B,S,16] y)"
+    weights = {"places": weight(1, 1, 16), "zero": np.array([0]), "axis": np.array([1])}
+    result = fires(made(body, head, **weights), "skip_layer_norm", times=0)
+    assert "cuvil::LayerNorm" not in ops(result)
