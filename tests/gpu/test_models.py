@@ -34,7 +34,8 @@ class Case:
             pytest.skip(str(missing))
         self.names = list(self.entry.compared) if self.entry.compared else [o.name for o in model.graph.output]
         self.reference = onnxruntime.InferenceSession(model.SerializeToString(), providers=["CPUExecutionProvider"])
-        self.optimized = cuvil_onnx.optimize(model, precision=precision, verify=False)
+        # Unless verify is False, 16 bits are measured on the CPU first, and what they would spoil stays in float32.
+        self.optimized = cuvil_onnx.optimize(model, precision=precision, verify=False if precision == "fp32" else None)
         self.session = cuvil_onnx.InferenceSession(self.optimized)
         self.precision = precision
         self.bound = BOUNDS[precision]
