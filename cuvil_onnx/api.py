@@ -15,6 +15,7 @@ import onnx_ir as ir
 
 from cuvil_onnx import verify as verification
 from cuvil_onnx.errors import CuvilError, InvalidModelError, OptionError, OutputError, VerificationError
+from cuvil_onnx.garbage import collection_paused
 from cuvil_onnx.passes.load import Source, load
 from cuvil_onnx.passes.sensitivity.guard import MAX_GIVEN_SETS
 from cuvil_onnx.passes.sensitivity.pictures import takes_pictures, with_pictures
@@ -85,6 +86,7 @@ class Optimized:
         return f"Optimized(nodes {self.report.before.nodes} -> {self.report.after.nodes})"
 
 
+@collection_paused()
 def optimize(
     model: Any,
     output: str | os.PathLike[str] | None = None,
