@@ -90,8 +90,8 @@ def build() -> onnx.ModelProto:
     places = b.constant("embeddings.position", b.weights.normal((1, POSITIONS, HIDDEN), 0.02))
     kind = b.constant("embeddings.type", b.weights.normal((1, 1, HIDDEN), 0.02))
     length = b.node("Shape", ["input_ids"], "length", start=1, end=2)
-    for name, value in (("zero", [0]), ("axis", [1])):
-        b.constant(name, np.array(value, np.int64))
+    for name, whole in (("zero", 0), ("axis", 1)):
+        b.constant(name, np.array([whole], np.int64))
     position = b.node("Slice", [places, "zero", length, "axis"], "embeddings/Slice")
     token = b.node("Gather", [words, "input_ids"], "embeddings/Gather")
     x = b.node("Add", [b.node("Add", [token, kind], "embeddings/type"), position], "embeddings/position")
