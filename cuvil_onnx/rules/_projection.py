@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,6 +13,8 @@ import onnx_ir as ir
 from cuvil_onnx.rewrite.graph import GraphContext
 from cuvil_onnx.rewrite.pattern import operands
 from cuvil_onnx.rules._common import dims, vector
+
+LAZY_BYTES = 1 << 20
 
 
 @dataclass(frozen=True)
@@ -48,41 +50,69 @@ def projection(value: ir.Value | None, ctx: GraphContext) -> Projection | None:
 
 def join(parts: Sequence[Projection], name: str, ctx: GraphContext) -> list[ir.Node]:
     """The nodes of one projection whose result holds those of `parts`, of one x, next to each other."""
-    biased = any(p.bias is not None for p in parts)
+    widths = [_width(p, ctx) for p in parts]
+    weights = [_tensor(p.weight, ctx) for p in parts]
+    weight = _computed(weights, lambda arrays: np.concatenate(arrays, 1), (_rows(parts[0], ctx), sum(widths)))
+    if all(p.bias is None for p in parts):
+        return _project(parts[0].x, weight, None, name, ctx)
+    dtype = weights[0].dtype.numpy()
     biases = [
-        np.zeros(_array(p.weight, ctx).shape[1], _array(p.weight, ctx).dtype) if p.bias is None else _array(p.bias, ctx)
-        for p in parts
-        if biased
+        np.zeros(w, dtype) if p.bias is None else _tensor(p.bias, ctx).numpy().reshape(-1)
+        for p, w in zip(parts, widths, strict=True)
     ]
-    weight = np.concatenate([_array(p.weight, ctx) for p in parts], 1)
-    bias = np.concatenate([b.reshape(-1) for b in biases]) if biased else None
-    return project(parts[0].x, weight, bias, name, ctx)
+    return _project(parts[0].x, weight, np.concatenate(biases), name, ctx)
 
 
-def project(
-    x: ir.Value, weight: npt.NDArray[Any], bias: npt.NDArray[Any] | None, name: str, ctx: GraphContext
+def reorder(part: Projection, columns: npt.NDArray[np.int64], name: str, ctx: GraphContext) -> list[ir.Node]:
+    """The nodes of a projection whose result holds that of `part` with its columns in another order."""
+    shape = (_rows(part, ctx), len(columns))
+    weight = _computed([_tensor(part.weight, ctx)], lambda arrays: arrays[0][:, columns], shape)
+    bias = None if part.bias is None else _tensor(part.bias, ctx).numpy().reshape(-1)[columns]
+    return _project(part.x, weight, bias, name, ctx)
+
+
+def _project(
+    x: ir.Value, weight: ir.TensorProtocol, bias: npt.NDArray[Any] | None, name: str, ctx: GraphContext
 ) -> list[ir.Node]:
-    """The nodes of x W + b."""
-    dtype = ctx.dtype(x)
-    assert dtype is not None
-    nodes = [ctx.node("MatMul", [x, _initializer(weight, f"{name}_weight", dtype, ctx)])]
+    nodes = [ctx.node("MatMul", [x, ctx.initializer(weight, f"{name}_weight")])]
     product = nodes[0].outputs[0]
-    product.type, product.shape = ir.TensorType(dtype), ir.Shape((*(dims(x, ctx) or ())[:-1], weight.shape[1]))
+    width = weight.shape.numpy()[1]
+    product.type, product.shape = ir.TensorType(weight.dtype), ir.Shape((*(dims(x, ctx) or ())[:-1], width))
     if bias is not None:
-        nodes.append(ctx.node("Add", [product, _initializer(bias, f"{name}_bias", dtype, ctx)], like=product))
+        added = ctx.initializer(ir.Tensor(np.ascontiguousarray(bias), dtype=weight.dtype), f"{name}_bias")
+        nodes.append(ctx.node("Add", [product, added], like=product))
     return nodes
 
 
-def arrays(part: Projection, ctx: GraphContext) -> tuple[npt.NDArray[Any], npt.NDArray[Any] | None]:
-    """W and b."""
-    return _array(part.weight, ctx), None if part.bias is None else _array(part.bias, ctx)
+def _computed(
+    sources: Sequence[ir.TensorProtocol],
+    compute: Callable[[list[npt.NDArray[Any]]], npt.NDArray[Any]],
+    shape: tuple[int, ...],
+) -> ir.TensorProtocol:
+    """A tensor made of others: large ones only when somebody reads it, or a large model would have to fit in memory."""
+    dtype = sources[0].dtype
+
+    def make() -> ir.TensorProtocol:
+        array = np.ascontiguousarray(compute([s.numpy() for s in sources]))
+        for source in sources:
+            if isinstance(source, ir.ExternalTensor):
+                source.release()  # or the whole file of a large model stays mapped
+        return ir.Tensor(array, dtype=dtype)
+
+    if sum(s.nbytes for s in sources) < LAZY_BYTES:
+        return make()
+    return ir.LazyTensor(make, dtype=dtype, shape=ir.Shape(shape))
 
 
-def _array(value: ir.Value, ctx: GraphContext) -> npt.NDArray[Any]:
-    array = ctx.constant(value, max_elements=None)
-    assert array is not None
-    return array
+def _tensor(value: ir.Value, ctx: GraphContext) -> ir.TensorProtocol:
+    tensor = ctx.tensor(value)
+    assert tensor is not None
+    return tensor
 
 
-def _initializer(array: npt.NDArray[Any], name: str, dtype: ir.DataType, ctx: GraphContext) -> ir.Value:
-    return ctx.initializer(ir.Tensor(np.ascontiguousarray(array), dtype=dtype), name)
+def _rows(part: Projection, ctx: GraphContext) -> int:
+    return int(_tensor(part.weight, ctx).shape.numpy()[0])
+
+
+def _width(part: Projection, ctx: GraphContext) -> int:
+    return int(_tensor(part.weight, ctx).shape.numpy()[1])

@@ -17,7 +17,7 @@ from cuvil_onnx.rewrite.rule import Exactness, Match, Phase, Refusal, Replacemen
 from cuvil_onnx.rules._common import dims
 from cuvil_onnx.rules._heads import SPLIT
 from cuvil_onnx.rules._parts import Part, part_of
-from cuvil_onnx.rules._projection import arrays, project, projection
+from cuvil_onnx.rules._projection import projection, reorder
 
 
 class QkvByHead(Rule):
@@ -54,9 +54,8 @@ class QkvByHead(Rule):
 
     def rewrite(self, match: Match, ctx: GraphContext) -> Replacement | Refusal:
         made, heads, size = (match.attrs[name] for name in ("made", "heads", "size"))
-        weight, bias = arrays(made, ctx)
-        order = np.arange(weight.shape[1]).reshape(heads, 3, size).transpose(1, 0, 2).reshape(-1)
-        nodes = project(made.x, weight[:, order], None if bias is None else bias.reshape(-1)[order], "qkv", ctx)
+        columns = np.arange(3 * heads * size).reshape(heads, 3, size).transpose(1, 0, 2).reshape(-1)
+        nodes = reorder(made, columns, "qkv", ctx)
         packed = nodes[-1].outputs[0]
         attrs = {"axis": 2, "num_outputs": 3} if ctx.opset() >= 18 else {"axis": 2}
         split = ctx.node("Split", [packed], attrs, num_outputs=3)
