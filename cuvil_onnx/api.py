@@ -77,7 +77,7 @@ class Optimized:
         Raises:
             OutputError: the folder cannot be written, the disk is full, or ``path`` is the input model or its weights.
         """
-        return write_model(self._model, Path(path), self._source.files)
+        return write_model(self._model, Path(path), self._source.files, self._source.external)
 
     def __str__(self) -> str:
         return self.report.table()

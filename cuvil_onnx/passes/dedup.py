@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from typing import Any
 
 import numpy as np
@@ -24,10 +25,9 @@ def merge_equal_initializers(ctx: GraphContext, trace: Trace) -> int:
         tensor = ctx.tensor(value)
         if tensor is None or value.is_graph_output() or tensor.dtype == ir.DataType.STRING or tensor.size == 0:
             continue
-        bits = _bits(tensor)
-        key = (tensor.dtype, tuple(tensor.shape.numpy()), _sample(bits))
+        key = (tensor.dtype, tuple(tensor.shape.numpy()), _sample(tensor))
         bucket = buckets.setdefault(key, [])
-        twin = next((v for v in bucket if _equal(v.const_value, bits)), None)
+        twin = next((v for v in bucket if _equal(v.const_value, tensor)), None)
         if twin is None:
             bucket.append(value)
             continue
@@ -43,12 +43,28 @@ def _bits(tensor: ir.TensorProtocol) -> npt.NDArray[np.uint8]:
     return array.reshape(-1).view(np.uint8)
 
 
-def _sample(bits: npt.NDArray[np.uint8]) -> bytes:
+def _sample(tensor: ir.TensorProtocol) -> bytes:
+    bits = _bits(tensor)
     if bits.size <= 8 * SAMPLES:
         return bits.tobytes()
     starts = np.linspace(0, bits.size - 8, SAMPLES).astype(np.int64)
-    return b"".join(bits[s : s + 8].tobytes() for s in starts)
+    found = b"".join(bits[s : s + 8].tobytes() for s in starts)
+    del bits
+    _unmap(tensor)
+    return found
 
 
-def _equal(tensor: ir.TensorProtocol | None, bits: npt.NDArray[np.uint8]) -> bool:
-    return tensor is not None and np.array_equal(_bits(tensor), bits)
+def _equal(one: ir.TensorProtocol | None, other: ir.TensorProtocol) -> bool:
+    if one is None:
+        return False
+    equal = np.array_equal(_bits(one), _bits(other))
+    _unmap(one)
+    _unmap(other)
+    return equal
+
+
+def _unmap(tensor: ir.TensorProtocol) -> None:
+    """Lets go of a file's pages: each look at a weight would keep megabytes of them in memory."""
+    if isinstance(tensor, ir.ExternalTensor):
+        with contextlib.suppress(BufferError):  # somebody still looks at it
+            tensor.release()

@@ -48,6 +48,11 @@ class Source:
     files: frozenset[Path]
     kind: str
 
+    @property
+    def external(self) -> bool:
+        """Whether weights came from files of their own."""
+        return bool(self.files - (set() if self.path is None else {self.path.resolve()}))
+
 
 def load(model: Any) -> Source:
     """Reads ``model`` (path, bytes, ModelProto, ``onnx_graphsurgeon.Graph`` or ``onnx_ir.Model``).

@@ -18,22 +18,33 @@ from cuvil_onnx.rewrite import walk
 PROTO_LIMIT = 2**31 - 2**24
 """Protobuf ends at 2 GiB; the room below it is for everything that is no weight."""
 
+INSIDE_BYTES = 1 << 28
+"""A model that came with external data and needs none any more has more than this outside all the same."""
+
 EXTERNAL_MIN_BYTES = 1024
 ALIGNMENT = 4096
 """So that weights can be mapped from the file."""
 
 
-def write_model(model: ir.Model, path: Path, protected: Collection[Path]) -> Path:
-    """Writes ``model`` to ``path`` (and ``<path>.data`` when it is large or its weights were external data).
+def write_model(model: ir.Model, path: Path, protected: Collection[Path], external: bool = False) -> Path:
+    """Writes ``model`` to ``path`` (and ``<path>.data`` when it is large or its weights are external data).
+
+    Args:
+        model: what to write.
+        path: where.
+        protected: files that must not be replaced.
+        external: whether the weights of the input were external data; a large result then has its own outside too,
+            although they were computed: inside, they would be in memory three times.
 
     Raises:
         OutputError: unwritable folder, full disk, or a path in ``protected``. What stood there before is untouched.
     """
     check_target(path)
     data_path = path.with_name(path.name + ".data")
-    tensors = [v for graph, _ in walk.all_graphs(model.graph) for v in graph.initializers.values()]
-    total = sum(v.const_value.nbytes for v in tensors if v.const_value is not None)
-    external = total > PROTO_LIMIT or any(isinstance(v.const_value, ir.ExternalTensor) for v in tensors)
+    values = [v for graph, _ in walk.all_graphs(model.graph) for v in graph.initializers.values()]
+    tensors = [v.const_value for v in values if v.const_value is not None]
+    limit = INSIDE_BYTES if external else PROTO_LIMIT
+    external = sum(t.nbytes for t in tensors) > limit or any(isinstance(t, ir.ExternalTensor) for t in tensors)
     for target in (path, data_path) if external else (path,):
         if target.resolve() in protected:
             raise OutputError(f"{target}: is a file of the input model; choose another path")
