@@ -28,6 +28,8 @@ enum class DType : int32_t {
   kF8E5M2FNUZ = 20,
   kU4 = 21,  // two a byte, the first in the low half: size_of is 0, as no op but the quantizing ones takes them
   kI4 = 22,
+  kU2 = 24,  // four a byte; these two numbered as ONNX Runtime does, in ONNX they are 25 and 26
+  kI2 = 25,
 };
 
 // Bytes of one element; 0 for types that no kernel here stores.
@@ -102,6 +104,10 @@ constexpr const char* name_of(DType t) {
       return "u4";
     case DType::kI4:
       return "i4";
+    case DType::kU2:
+      return "u2";
+    case DType::kI2:
+      return "i2";
     default:
       return "undefined";
   }

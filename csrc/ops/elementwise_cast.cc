@@ -1,6 +1,7 @@
 // Cast, CastLike and Clip.
 #include <limits>
 
+#include "ops/narrow_cast.h"
 #include "ops/program_builder.h"
 
 namespace cuvil {
@@ -9,13 +10,25 @@ namespace {
 using jit::PwOp;
 
 // The target is the output's dtype, which ONNX Runtime has inferred from `to` or from input 1. Attributes that matter
-// to 8-bit floats only (`saturate`, `round_mode`) have no effect on the dtypes served here.
+// to 8-bit floats only (`saturate`, `round_mode`) have no effect on the dtypes of programs.
 Elementwise cast(const NodeView& node) {
   ProgramBuilder b(node);
   const DType to = node.output_dtype(0);
   require(jit::set_of(to) != 0, "cast to ", name_of(to), " is not supported");
   const int x = b.load(0);
   return b.finish(b.dtype_of(x) == to ? b.emit(PwOp::kIdentity, to, {x}) : b.cast(x, to));
+}
+
+OpEntry cast_entry(const char* type, int since) {
+  OpEntry entry = elementwise<cast>(type, since);
+  entry.supports = [](const NodeView& node) {
+    return is_narrow_cast(node) ? narrow_cast_refusal(node) : elementwise_refusal(node, cast);
+  };
+  entry.create = [](const NodeView& node) {
+    return is_narrow_cast(node) ? create_narrow_cast(node) : create_elementwise(node, cast);
+  };
+  entry.may_inplace = {};  // to ONNX Runtime an int4 tensor is as large as an int8 one of its shape
+  return entry;
 }
 
 Elementwise clip_attributes(const NodeView& node) {
@@ -41,8 +54,8 @@ Elementwise clip_inputs(const NodeView& node) {
 }
 
 const Register ops[] = {
-    Register(elementwise<cast>("Cast", 6)),
-    Register(elementwise<cast>("CastLike", 15)),
+    Register(cast_entry("Cast", 6)),
+    Register(cast_entry("CastLike", 15)),
     Register(elementwise<clip_attributes>("Clip", 6, 10)),
     Register(elementwise<clip_inputs>("Clip", 11)),
 };
