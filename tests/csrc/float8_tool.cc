@@ -1,10 +1,10 @@
 // device/float8.cuh on the host: `float8_tool encode DTYPE SATURATE` reads float32s and writes codes, `decode DTYPE`
 // the other way round.
-#include "device/float8.cuh"
-
 #include <cstdio>
 #include <cstdlib>
 #include <string>
+
+#include "device/float8.cuh"
 
 int main(int argc, char** argv) {
   using namespace cuvil::device;
