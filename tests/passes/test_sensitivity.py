@@ -218,3 +218,15 @@ def test_a_model_that_does_not_run_is_told() -> None:
     report = half(proto).report
     assert report.trace.accuracy.startswith("not measured: ")
     assert not report.trace.kept
+
+
+def test_models_of_very_many_nodes_are_left_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(guard, "MAX_SITES", 5)
+    assert half(planted()).report.trace.accuracy == "not measured: 11 roundings, 5 at most"
+
+
+def test_an_impatient_search_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(guard, "PATIENCE", -1.0)
+    report = half(planted()).report
+    assert not report.trace.kept
+    assert "the search took too long" in report.trace.warnings[0]

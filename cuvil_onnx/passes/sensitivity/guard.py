@@ -42,8 +42,11 @@ CHECK_WORK, SEARCH_WORK = 5e10, 4e11
 """Limits of the first measurement (whose first set always runs) and of the search, in operations of the runs: some
 seconds each on two CPU cores. Counted and not timed, so that the same model gives the same result everywhere."""
 
-PATIENCE = 60.0
+PATIENCE = 30.0
 """Seconds after which the search ends all the same, on a machine that is much slower."""
+
+MAX_SITES = 4000
+"""Above, the session alone takes longer to make than all else: such a model is not measured."""
 
 MAX_GIVEN_SETS = 16
 """Of inputs that the user gives, so many are measured when the work allows."""
@@ -87,6 +90,8 @@ def find_sensitive(
     points = find_points(ctx, sites)
     if not sites.all or not points:
         return Finding()
+    if len(sites.all) > MAX_SITES:
+        return Finding(account=f"not measured: {len(sites.all)} roundings, {MAX_SITES} at most")
     probes = [point.logits for point in points if point.logits is not None]
     try:
         experiment = Experiment(plan, sites, points, Simulation(ctx, plan, sites, target, probes))
@@ -193,7 +198,8 @@ class _Search:
             )
         target, warning = TARGET[self._target], ""
         if max(after.relative, after.undecided) > target:
-            rest = "even so" if kept else "and no small part of the model is to blame"
+            late = time.perf_counter() > self._deadline
+            rest = "even so" if kept else "and " + ("the search took too long" if late else "no small part is to blame")
             warning = f"expected error {_tell(after)}, more than {target:g} {rest}; precision='fp32' has no such error"
         total = sum(squares.values()) or 1.0
         reasons = []
