@@ -9,6 +9,7 @@ import numpy as np
 import numpy.typing as npt
 import onnx_ir as ir
 
+from cuvil_onnx.passes.computed import Computed
 from cuvil_onnx.rewrite.graph import GraphContext
 from cuvil_onnx.rewrite.trace import Trace
 
@@ -17,13 +18,18 @@ SAMPLES = 16
 
 
 def merge_equal_initializers(ctx: GraphContext, trace: Trace) -> int:
-    """Merges initializers of the main graph; those that are graph inputs or outputs are left alone."""
+    """Merges initializers of the main graph; those that are graph inputs or outputs are left alone.
+
+    So are those that would have to be computed: what they are computed from has been merged.
+    """
     buckets: dict[tuple[Any, ...], list[ir.Value]] = {}
     merged = 0
     graph = ctx.model.graph
     for name, value in list(graph.initializers.items()):
         tensor = ctx.tensor(value)
         if tensor is None or value.is_graph_output() or tensor.dtype == ir.DataType.STRING or tensor.size == 0:
+            continue
+        if isinstance(tensor, Computed):
             continue
         key = (tensor.dtype, tuple(tensor.shape.numpy()), _sample(tensor))
         bucket = buckets.setdefault(key, [])

@@ -24,6 +24,7 @@ import numpy.typing as npt
 import onnx_ir as ir
 
 from cuvil_onnx.passes.base import Pass
+from cuvil_onnx.passes.computed import computed
 from cuvil_onnx.passes.precision_plan import FLOAT, Plan, plan_precision
 from cuvil_onnx.rewrite.apply import replace_node
 from cuvil_onnx.rewrite.graph import GraphContext
@@ -84,13 +85,9 @@ class _Converter:
     def _half_constant(self, value: ir.Value) -> ir.Value:
         known = self._constants.get(value)
         if known is None:
-            array = self._ctx.constant(value, max_elements=None)
-            assert array is not None
-            tensor = ir.Tensor(narrow(array, self._target), dtype=self._target)
-            del array
             source = self._ctx.tensor(value)
-            if isinstance(source, ir.ExternalTensor):
-                source.release()  # or the whole file of a large model stays mapped
+            assert source is not None
+            tensor = computed(source, lambda array: narrow(array, self._target), self._target)
             known = self._ctx.initializer(tensor, f"{value.name}_{self._target.name.lower()}")
             self._constants[value] = known
         return known

@@ -108,8 +108,11 @@ class _Planner:
         if value is None or not self._ctx.is_constant(value):
             return False
         if value not in self._overflow:
-            array = self._ctx.constant(value, max_elements=None)
-            self._overflow[value] = array is not None and _exceeds(array, LARGEST[self._target])
+            tensor = self._ctx.tensor(value)
+            assert tensor is not None
+            self._overflow[value] = _exceeds(tensor.numpy(), LARGEST[self._target])
+            if isinstance(tensor, ir.ExternalTensor):
+                tensor.release()  # or the whole file of a large model stays mapped
         return self._overflow[value]
 
 

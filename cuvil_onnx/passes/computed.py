@@ -1,0 +1,34 @@
+"""Weights that are computed from others: large ones of a file not before they are read, and again each time."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy.typing as npt
+import onnx_ir as ir
+
+LAZY_BYTES = 1 << 20
+
+
+class Computed(ir.LazyTensor):
+    """A tensor that costs its computation each time it is read."""
+
+
+def computed(
+    source: ir.TensorProtocol, compute: Callable[[npt.NDArray[Any]], npt.NDArray[Any]], dtype: ir.DataType
+) -> ir.TensorProtocol:
+    """``compute`` of a tensor's elements, of the same shape.
+
+    A model larger than memory can be converted in this way: no more than one of its weights is there at a time.
+    """
+
+    def make() -> ir.TensorProtocol:
+        tensor = ir.Tensor(compute(source.numpy()), dtype=dtype)
+        if isinstance(source, ir.ExternalTensor):
+            source.release()  # or the whole file stays mapped
+        return tensor
+
+    if isinstance(source, ir.ExternalTensor) and source.nbytes >= LAZY_BYTES:
+        return Computed(make, dtype=dtype, shape=ir.Shape(source.shape.numpy()))
+    return make()
