@@ -49,6 +49,12 @@ struct Div64 {
   }
 };
 
+// n / d of non-negative numbers, without a 64-bit division where both are short.
+__device__ __forceinline__ int64_t quotient(int64_t n, int64_t d) {
+  if (((n | d) >> 32) == 0) return static_cast<uint32_t>(n) / static_cast<uint32_t>(d);
+  return n / d;
+}
+
 // A tensor of int64 (wide) or int32 indices.
 __device__ __forceinline__ int64_t read_index(const void* indices, bool wide, int64_t i) {
   return wide ? static_cast<const int64_t*>(indices)[i] : static_cast<const int32_t*>(indices)[i];

@@ -1,4 +1,4 @@
-// The running value of one pooling window.
+// The running value of one pooling window. `add` and `result` take the order p of a norm, which the others ignore.
 #pragma once
 
 #include <cuda_runtime.h>
@@ -42,18 +42,33 @@ struct PoolReduce {
   }
   // -infinity is below the identity, so that a window of nothing but it must not end at the identity: the first
   // element replaces it.
-  __device__ __forceinline__ void add(T x) {
+  __device__ __forceinline__ void add(T x, float = 0) {
     const C v = to_compute(x);
     value = Max && !any ? v : combine(value, v);
     any = true;
   }
-  __device__ __forceinline__ T result(int divisor) const {
+  __device__ __forceinline__ T result(int divisor, float = 0) const {
     if constexpr (Max) return from_compute<T>(value);
     return from_compute<T>(divisor == 0 ? C(0) : value / C(divisor));
   }
 
  private:
   bool any = false;
+};
+
+// (sum of |x|^p)^(1/p).
+template <typename T>
+struct LpReduce {
+  using C = Compute<T>;
+  C sum = 0;
+
+  __device__ __forceinline__ void add(T x, float p) {
+    const C v = to_compute(x), size = v < C(0) ? -v : v;
+    sum += p == 2.f ? v * v : p == 1.f ? size : pow(size, C(p));
+  }
+  __device__ __forceinline__ T result(int, float p) const {
+    return from_compute<T>(p == 2.f ? sqrt(sum) : p == 1.f ? sum : pow(sum, C(1) / C(p)));
+  }
 };
 
 }  // namespace cuvil::device

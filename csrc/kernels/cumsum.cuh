@@ -1,4 +1,4 @@
-// Cumulative sums along the middle of [outer, n, inner].
+// Cumulative sums and products along the middle of [outer, n, inner].
 #pragma once
 
 #include <cuda_runtime_api.h>
@@ -18,6 +18,7 @@ struct CumSumParams {
   int64_t inner;
   bool exclusive;  // an element's own value is left out
   bool reverse;    // from the end
+  bool product;    // products instead of sums
 };
 
 cudaError_t launch_cumsum(const CumSumParams& params, cudaStream_t stream);

@@ -1,4 +1,4 @@
-// Maximum and average pooling over up to three spatial dimensions, in both layouts.
+// Maximum, average and norm pooling over up to three spatial dimensions, in both layouts.
 #pragma once
 
 #include <cuda_runtime_api.h>
@@ -12,6 +12,7 @@ struct PoolParams {
   void* y = nullptr;                // the same with out...
   DType dtype = DType::kUndefined;  // f32, f16, bf16 or f64
   bool max = false;                 // else average
+  float norm = 0;                   // above 0: (sum of |x|^norm)^(1 / norm), no average
   bool channels_last = false;
   int64_t n = 0, c = 0;
   // Leading dimensions that a problem lacks have extent, kernel and stride 1.
@@ -22,8 +23,8 @@ struct PoolParams {
   bool count_include_pad = false;
 };
 
-// Averages accumulate in float (f64 in double); a maximum keeps a NaN; a window with nothing inside the input gives
-// the lowest finite value, or an average of 0.
+// Averages and norms accumulate in float (f64 in double); a maximum keeps a NaN; a window with nothing inside the input
+// gives the lowest finite value, or an average or norm of 0.
 cudaError_t launch_pool(const PoolParams& p, cudaStream_t stream);
 
 // All spatial dimensions to one: x [n, c, pixels] or, channels last, [n, pixels, c]; y [n, c]; pixels above zero.

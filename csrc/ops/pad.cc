@@ -1,13 +1,11 @@
 // Pad: pads and value are attributes before opset 11, host inputs after; axes from opset 18 on.
-#include "kernels/pad.cuh"
-
 #include <cuda_fp16.h>
 
 #include <algorithm>
 #include <cstring>
 
 #include "ops/params.h"
-#include "plan/pad.h"
+#include "ops/run_pad.h"
 
 namespace cuvil {
 namespace {
@@ -24,26 +22,11 @@ class Pad : public Op {
 
   void compute(OpContext& ctx) override {
     const Tensor x = ctx.input(0);
-    plan::PadPlan plan = plan::pad(x.shape, pads_.get(ctx), axes_.get(ctx), mode_);
+    const plan::PadPlan plan = plan::pad(x.shape, pads_.get(ctx), axes_.get(ctx), mode_);
     const Tensor y = ctx.output(0, plan.shape);
-    if (y.size() == 0) return;
-
-    PadParams p{};
-    p.mode = mode_;
-    const size_t size = size_of(x.dtype);
-    write_value(ctx, x.dtype, p.value);
-    for (size_t i = size; i < sizeof(p.value); ++i) p.value[i] = p.value[i - size];
-    const int wide = plan::widen(&plan, static_cast<int>(size), reinterpret_cast<uintptr_t>(x.data),
-                                 reinterpret_cast<uintptr_t>(y.data));
-    p.input = x.as<char>() + plan.offset * wide;
-    p.output = y.data;
-    p.element_size = wide;
-    p.rank = plan.rank;
-    std::copy_n(plan.out_extent, plan.rank, p.out_extent);
-    std::copy_n(plan.in_extent, plan.rank, p.in_extent);
-    std::copy_n(plan.in_stride, plan.rank, p.in_stride);
-    std::copy_n(plan.begin, plan.rank, p.begin);
-    CUVIL_CUDA(launch_pad(p, ctx.stream()));
+    unsigned char value[sizeof(uint64_t)] = {};
+    write_value(ctx, x.dtype, value);
+    run_pad(ctx, x, y, plan, mode_, value);
   }
 
  private:

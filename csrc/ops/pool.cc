@@ -1,6 +1,7 @@
-// MaxPool, AveragePool, the global pools, and cuvil::Pool (the same in NHWC).
+// MaxPool, AveragePool, LpPool, the global pools of the first two, and cuvil::Pool (the same in NHWC).
 #include "kernels/pool.cuh"
 
+#include "ops/norm_order.h"
 #include "ops/window_attr.h"
 
 namespace cuvil {
@@ -23,7 +24,8 @@ class Pool : public Op {
   explicit Pool(const NodeView& node)
       : kind_(kind_of(node)),
         window_(window_attributes(node)),
-        count_include_pad_(node.get<int64_t>("count_include_pad", 0) != 0) {}
+        count_include_pad_(node.get<int64_t>("count_include_pad", 0) != 0),
+        norm_(node.op_type() == "LpPool" ? norm_order(node) : 0) {}
 
   void compute(OpContext& ctx) override {
     const Tensor x = ctx.input(0);
@@ -42,6 +44,7 @@ class Pool : public Op {
     p.x = x.data, p.y = y.data;
     p.dtype = x.dtype;
     p.max = kind_.max;
+    p.norm = norm_;
     p.channels_last = kind_.channels_last;
     p.n = n, p.c = c;
     p.count_include_pad = count_include_pad_;
@@ -81,11 +84,13 @@ class Pool : public Op {
   PoolKind kind_;
   WindowAttributes window_;
   bool count_include_pad_;
+  float norm_;
 };
 
 std::string supports(const NodeView& node) {
   const DType dtype = node.input_dtype(0);
   if (!is_float(dtype)) return concat("input 0 is ", name_of(dtype), "; f32, f16, bf16 and f64 are served");
+  if (node.op_type() == "LpPool" && !(norm_order(node) > 0)) return concat("p is ", norm_order(node));
   if (node.has_output(1)) return "the Indices output is not supported";
   if (const auto x = node.input_shape(0); x && !kind_of(node).global && x->rank() > 2 + kMaxSpatial)
     return concat("X has rank ", x->rank(), "; 1 to 3 spatial dimensions are served");
@@ -108,6 +113,7 @@ std::string supports(const NodeView& node) {
 
 const Register max_pool({.domain = "", .type = "MaxPool", .supports = supports, .create = make_op<Pool>});
 const Register average_pool({.domain = "", .type = "AveragePool", .supports = supports, .create = make_op<Pool>});
+const Register lp_pool({.domain = "", .type = "LpPool", .supports = supports, .create = make_op<Pool>});
 const Register global_max({.domain = "", .type = "GlobalMaxPool", .supports = supports, .create = make_op<Pool>});
 const Register global_average(
     {.domain = "", .type = "GlobalAveragePool", .supports = supports, .create = make_op<Pool>});

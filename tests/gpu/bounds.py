@@ -17,6 +17,12 @@ def rounded(x: Array, dtype: str) -> Array:
     return x.astype(kind).astype(np.float64)
 
 
+def in_bfloat16(x: Array) -> Array:
+    """x rounded to bfloat16, as float32."""
+    y: Array = x.astype(ml_dtypes.bfloat16).astype(np.float32)
+    return y
+
+
 def assert_sum_of_products(
     found: Array, exact: Array, magnitude: Array, terms: int, dtype: str, between: Array | float = 0.0
 ) -> None:

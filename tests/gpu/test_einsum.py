@@ -5,7 +5,6 @@ from __future__ import annotations
 import numpy as np
 import pytest
 from hypothesis import assume, given
-from hypothesis import strategies as st
 
 from tests.csrc.test_einsum_plan import CASES, equations
 from tests.gpu.bounds import rounded

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.gpu.bounds import ROUNDING
+from tests.gpu.bounds import ROUNDING, in_bfloat16
 from tests.gpu.single_op import MakeSession, check, quick, sample
 
 Array = np.ndarray
@@ -58,8 +58,7 @@ def test_other_attributes(ep_session: MakeSession) -> None:
 
 
 def test_bfloat16(ep_session: MakeSession) -> None:
-    x = sample((2, 12, 4, 8)).astype(np.float32)
-    x = (x.view(np.uint32) & 0xFFFF0000).view(np.float32)  # numbers of bfloat16
+    x = in_bfloat16(sample((2, 12, 4, 8)))
     lrn(ep_session, x, 5, bfloat16=True, **STRONG)
 
 

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.gpu.bounds import ROUNDING
+from tests.gpu.bounds import ROUNDING, in_bfloat16
 from tests.gpu.single_op import MakeSession, check, quick, sample
 
 Array = np.ndarray
@@ -25,11 +25,6 @@ SHAPES: list[tuple[tuple[int, ...], int]] = [
     ((100, 40), 0),
     ((6,), 0),
 ]
-
-
-def in_bfloat16(x: Array) -> Array:
-    """The numbers of x cut to bfloat16, as float32."""
-    return (x.astype(np.float32).view(np.uint32) & 0xFFFF0000).view(np.float32)
 
 
 def one_hot_of_first_maximum(x: Array, axis: int) -> Array:
