@@ -17,7 +17,9 @@ import onnx
 import pytest
 from onnx import TensorProto, helper
 
+import cuvil_onnx
 from cuvil_onnx import cli
+from cuvil_onnx.errors import VerificationError
 from models import zoo
 
 
@@ -104,6 +106,21 @@ def test_info(capsys):
     facts = json.loads(out)
     assert code == 0
     assert facts["provider"]["available"] == (facts["provider"]["reason"] is None)
+
+
+def test_compare_shows_a_difference_that_the_verification_refuses(capsys, model, monkeypatch):
+    """16 bits are verified, since that keeps what they would spoil in float32; a failure is for the table to show."""
+    original, asked = cuvil_onnx.optimize, []
+
+    def optimize(*args, **options):
+        asked.append(options.get("verify"))
+        if options.get("verify") is not False:
+            raise VerificationError("differs")
+        return original(*args, **options)
+
+    monkeypatch.setattr(cuvil_onnx, "optimize", optimize)
+    code, _, _ = run(capsys, "compare", model, "--cpu", "--seconds", 0.05, "--precision", "fp16", "--json", "--quiet")
+    assert (code, asked) == (0, [None, False])
 
 
 def test_info_warns_of_two_builds_of_onnxruntime(capsys, monkeypatch):

@@ -40,7 +40,7 @@ svg .label{text-anchor:end}svg .bar-before{fill:#c3c9d1}svg .bar-after{fill:#1a7
 def render(report: Report, title: str = "") -> str:
     """The page; ``title`` names the model."""
     heading = f"{title}: what cuvil_onnx changed" if title else "What cuvil_onnx changed"
-    parts = [f"<h1>{escape(heading)}</h1>", _verified(report), _cards(report)]
+    parts = [f"<h1>{escape(heading)}</h1>", _verified(report), _accuracy(report), _cards(report)]
     parts += [f'<p class="warn">Warning: {escape(message)}</p>' for message in report.trace.warnings]
     parts += ["<h2>Operators</h2>", ops_chart(report.before.ops, report.after.ops)]
     if report.trace.pictures:
@@ -61,6 +61,11 @@ def _verified(report: Report) -> str:
     if not text or text.startswith("no: "):
         return f'<p class="sub">Not verified{escape(": " + text[4:] if text else "")}</p>'
     return f'<p class="sub good">Verified against the original: {escape(text)}</p>'
+
+
+def _accuracy(report: Report) -> str:
+    text = report.trace.accuracy
+    return f'<p class="sub">Accuracy in 16 bits: {escape(text)}</p>' if text else ""
 
 
 def _cards(report: Report) -> str:

@@ -37,6 +37,7 @@ def test_it_tells_everything(report: Report) -> None:
     root = elements(text)
     visible = " ".join(root.itertext())
     assert "tiny.onnx" in visible and report.verification in visible
+    assert report.trace.accuracy and report.trace.accuracy in visible
     assert f"{report.before.nodes} → {report.after.nodes}" in visible
     assert f"{report.before.parameters:,} → {report.after.parameters:,}" in visible
     for rule in report.trace.counts:
