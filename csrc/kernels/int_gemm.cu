@@ -59,21 +59,25 @@ __device__ __forceinline__ int zero_point(const Operand& o, bool is_unsigned, in
   // Relative to what is stored.
   const int shift = is_unsigned ? 128 : 0;
   if (!o.data) return -shift;
-  return read_code<Code::kInt8>(o.data, !is_unsigned, o.count == 1 ? 0 : i) - shift;
+  return read_code<Code::kInt8>(o.data, !is_unsigned, o.count == 1 ? 0 : i % o.count) - shift;
 }
 
 __device__ __forceinline__ float scale_of(const Operand& o, int64_t i) {
   return o.data ? read_float(o.data, o.dtype, o.count == 1 ? 0 : i % o.count) : 1.f;
 }
 
-template <typename Y>
-__global__ void __launch_bounds__(kThreads) int_epilogue(IntEpilogueParams p, int64_t total) {
+template <typename Y, typename Div>
+__global__ void __launch_bounds__(kThreads)
+    int_epilogue(IntEpilogueParams p, int64_t total, Div by_columns, Div by_rows) {
   const int64_t i = static_cast<int64_t>(blockIdx.x) * kThreads + threadIdx.x;
   if (i >= total) return;
-  const int64_t column = i % p.n, line = i / p.n, row = line % p.m, batch = line / p.m;
+  typename Div::Index line_of_i, column_of_i, batch_of_i, row_of_i;
+  by_columns.divmod(static_cast<typename Div::Index>(i), line_of_i, column_of_i);
+  by_rows.divmod(line_of_i, batch_of_i, row_of_i);
+  const int64_t column = column_of_i, line = line_of_i, row = row_of_i, batch = batch_of_i;
   const int64_t wide_row = row + batch * p.row_offset;
   // Sums wrap round as int32 does, without its undefined overflow.
-  const unsigned za = static_cast<unsigned>(zero_point(p.row_zero, p.rows_unsigned, wide_row % p.row_zero.count));
+  const unsigned za = static_cast<unsigned>(zero_point(p.row_zero, p.rows_unsigned, wide_row));
   const unsigned zb = static_cast<unsigned>(zero_point(p.column_zero, p.columns_unsigned, column));
   const unsigned row_sum = static_cast<unsigned>(p.row_sums[batch * p.row_sums_stride + row]);
   const unsigned column_sum = static_cast<unsigned>(p.column_sums[batch * p.column_sums_stride + column]);
@@ -97,6 +101,17 @@ __global__ void __launch_bounds__(kThreads) int_epilogue(IntEpilogueParams p, in
   }
 }
 
+template <typename Y>
+void launch_epilogue(const IntEpilogueParams& p, int64_t total, cudaStream_t stream) {
+  const unsigned blocks = blocks_for(total, kThreads);
+  if (total <= kMaxIndex32)
+    int_epilogue<Y, FastDiv32><<<blocks, kThreads, 0, stream>>>(p, total, FastDiv32(static_cast<uint32_t>(p.n)),
+                                                                FastDiv32(static_cast<uint32_t>(p.m)));
+  else
+    int_epilogue<Y, Div64><<<blocks, kThreads, 0, stream>>>(p, total, Div64(static_cast<uint64_t>(p.n)),
+                                                            Div64(static_cast<uint64_t>(p.m)));
+}
+
 }  // namespace
 
 cudaError_t launch_int_gemm(const IntGemmParams& p, cudaStream_t stream) {
@@ -111,22 +126,21 @@ cudaError_t launch_int_gemm(const IntGemmParams& p, cudaStream_t stream) {
 cudaError_t launch_int_epilogue(const IntEpilogueParams& p, cudaStream_t stream) {
   const int64_t total = p.batch * p.m * p.n;
   if (total == 0) return cudaSuccess;
-  const unsigned blocks = blocks_for(total, kThreads);
   switch (p.y_dtype) {
     case DType::kI32:
-      int_epilogue<int32_t><<<blocks, kThreads, 0, stream>>>(p, total);
+      launch_epilogue<int32_t>(p, total, stream);
       break;
     case DType::kI8:
-      int_epilogue<int8_t><<<blocks, kThreads, 0, stream>>>(p, total);
+      launch_epilogue<int8_t>(p, total, stream);
       break;
     case DType::kU8:
-      int_epilogue<uint8_t><<<blocks, kThreads, 0, stream>>>(p, total);
+      launch_epilogue<uint8_t>(p, total, stream);
       break;
     case DType::kF32:
-      int_epilogue<float><<<blocks, kThreads, 0, stream>>>(p, total);
+      launch_epilogue<float>(p, total, stream);
       break;
     case DType::kF16:
-      int_epilogue<__half><<<blocks, kThreads, 0, stream>>>(p, total);
+      launch_epilogue<__half>(p, total, stream);
       break;
     default:
       return cudaErrorInvalidValue;

@@ -3,7 +3,8 @@
 namespace cuvil {
 namespace {
 
-constexpr size_t kMaxWorkspace = size_t{32} << 20;
+// None: a grouped convolution runs a product an image, and each would hold its own until the node ends.
+constexpr size_t kMaxWorkspace = 0;
 
 }  // namespace
 
