@@ -195,6 +195,16 @@ def test_few_numbers_may_be_close_by_luck() -> None:
     assert deviation([Point(output=0)], [([want], [want * 1.01])]).relative == pytest.approx(PEAK * 0.01, rel=1e-4)
 
 
+def test_a_single_number_near_zero_is_not_the_measure() -> None:
+    large, small, moved = (
+        np.array([[2.0]], np.float32),
+        np.array([[0.001]], np.float32),
+        np.array([[0.003]], np.float32),
+    )
+    found = deviation([Point(output=0)], [([large], [large]), ([small], [moved])])
+    assert found.relative == pytest.approx(max(0.002 / 0.5, PEAK * 0.004 / 2**0.5), rel=1e-3)
+
+
 @pytest.mark.parametrize("spoilt", [np.nan, np.inf])
 def test_what_is_no_number_counts_as_worst(spoilt: float) -> None:
     want = np.ones(4, np.float32)

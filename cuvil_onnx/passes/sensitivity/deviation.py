@@ -32,6 +32,10 @@ within this many root mean squares: the figure is never less than that."""
 WORST = 1e4
 """What an infinity or NaN in the place of a number counts as, relative to the largest value."""
 
+SMALLEST_SCALE = 0.25
+"""An output of one number may be near 0 in some run, where any error is large beside it: differences are relative to no
+less than this share of the largest magnitude in all runs."""
+
 SURE = 2.2
 """Between the two largest logits, from which on the smaller probability is less than a tenth of both."""
 
@@ -118,6 +122,7 @@ def deviation(points: Sequence[Point], runs: Sequence[tuple[Sequence[Array], Seq
     total = Deviation()
     for index, point in enumerate(points):
         squares, count, largest = 0.0, 0, 0.0
+        scale = SMALLEST_SCALE * max((_magnitude(reference[index]) for reference, _ in runs), default=0.0)
         for reference, result in runs:
             want, got = np.asarray(reference[index]), np.asarray(result[index])
             if want.dtype.kind != "f" or want.shape != got.shape or not want.size:
@@ -125,7 +130,7 @@ def deviation(points: Sequence[Point], runs: Sequence[tuple[Sequence[Array], Seq
             if point.logits is not None and not _is_sure(want, point.axis):
                 squares, count, largest = 0.0, 0, 0.0
                 break  # the output itself shows what errors do
-            error = _relative(want, got) if point.logits is None else _undecided(want, got, point.axis)
+            error = _relative(want, got, scale) if point.logits is None else _undecided(want, got, point.axis)
             squares += float(np.square(error, dtype=np.float64).sum())
             count += error.size
             largest = max(largest, float(error.max(initial=0.0)))
@@ -139,10 +144,17 @@ def deviation(points: Sequence[Point], runs: Sequence[tuple[Sequence[Array], Seq
     return total
 
 
-def _relative(want: Array, got: Array) -> Array:
+def _magnitude(array: Any) -> float:
+    """The largest finite one; 0 for what is no float tensor."""
+    if not isinstance(array, np.ndarray) or array.dtype.kind != "f":
+        return 0.0
+    return float(np.abs(array[np.isfinite(array)]).max(initial=0.0))
+
+
+def _relative(want: Array, got: Array, smallest: float) -> Array:
     """Differences relative to the largest finite magnitude."""
     finite = np.isfinite(want)
-    scale = float(np.abs(want[finite]).max(initial=0.0))
+    scale = max(_magnitude(want), smallest)
     if not scale:
         return np.zeros(0)
     error = np.where(np.isfinite(got), 0.0, WORST)

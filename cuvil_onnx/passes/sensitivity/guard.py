@@ -40,7 +40,7 @@ BIGGEST_STEP = 0.05
 
 CHECK_WORK, SEARCH_WORK = 5e10, 4e11
 """Limits of the first measurement (whose first set always runs) and of the search, in operations of the runs: some
-seconds each on two CPU cores. Counted and not timed, so that the same model gives the same result everywhere."""
+seconds each on two CPU cores. Counted and not timed, so that the result does not depend on the speed of the machine."""
 
 PATIENCE = 30.0
 """Seconds after which the search ends all the same, on a machine that is much slower."""
