@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "plan/mean_variance.h"
 #include "plan/pad.h"
 #include "plan/reduce.h"
 #include "plan/resize.h"
@@ -75,6 +76,13 @@ const std::map<std::string, std::function<void(const std::vector<List>&)>> kFunc
        print(p.shape);
        std::cout << "| " << p.count;
        for (const plan::ReducePass& s : p.passes) std::cout << " | " << s.outer << ' ' << s.reduce << ' ' << s.inner;
+     }},
+    {"mean_variance",
+     [](auto& a) {
+       const plan::MeanVariancePlan p = plan::mean_variance(dims(a[0]), a[1]);
+       std::cout << p.segments << ' ' << p.rows << ' ' << p.width << ' ' << p.copied << ' ';
+       print(p.gather);
+       print(p.scatter);
      }},
     {"pad",
      [](auto& a) {

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-NAMES = ("pad", "reduce", "resize", "shapes", "slice", "strided")
+NAMES = ("mean_variance", "pad", "reduce", "resize", "shapes", "slice", "strided")
 SOURCES = ["tests/csrc/plan_tool.cc"] + [f"csrc/plan/{n}.cc" for n in NAMES]
 INT64 = np.iinfo(np.int64)
 
@@ -195,6 +195,29 @@ def test_reduce_parts(tool: Tool, outer: int, reduce: int, inner: int, vector: i
 def test_full_reduction_fills_the_device(tool: Tool) -> None:
     assert tool.ask("reduce_parts", [1, 1 << 24, 1], 4, 132) == [[1056]]
     assert tool.ask("reduce_parts", [0, 16, 4], 4, 132) == [[1]]
+
+
+@given(st.data(), st.lists(st.sampled_from([0, 1, 1, 2, 3, 20]), min_size=1, max_size=5))
+def test_mean_variance(tool: Tool, data: st.DataObject, shape: list[int]) -> None:
+    """Each row of the plan holds the elements that NumPy would average, and a copy puts them back in their places."""
+    axes = data.draw(st.lists(st.integers(0, len(shape) - 1), unique=True))
+    x = np.arange(np.prod(shape, dtype=np.int64)).reshape(shape)
+    (segments, rows, width, copied), *views = tool.ask("mean_variance", shape, axes)
+    assert segments * rows * width == x.size or x.size == 0
+    source = look(x, views[0][0], *views[1:3]) if copied else x.reshape(-1)
+    if x.size:
+        sums = source.reshape(segments, rows, width).sum(axis=(0, 2))
+        np.testing.assert_array_equal(sums, x.sum(axis=tuple(axes)).reshape(-1))
+    if copied:
+        assert segments == 1
+        np.testing.assert_array_equal(look(source, views[3][0], *views[4:6]), x.reshape(-1))
+
+
+def test_mean_variance_of_images_needs_no_copy(tool: Tool) -> None:
+    assert tool.ask("mean_variance", [4, 3, 8, 8], [0, 2, 3])[0] == [4, 3, 64, 0]
+    assert tool.ask("mean_variance", [1, 3, 8, 8], [0, 2, 3])[0] == [1, 3, 64, 0]
+    assert tool.ask("mean_variance", [4, 3, 8, 8], [2, -1])[0] == [1, 12, 64, 0]
+    assert tool.ask("mean_variance", [4, 8, 8, 3], [0, 1, 2])[0] == [1, 3, 256, 1]
 
 
 @given(st.data(), st.lists(st.sampled_from([1, 2, 3, 4]), min_size=1, max_size=4), st.integers(0, 3))
