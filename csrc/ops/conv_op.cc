@@ -5,7 +5,7 @@
 namespace cuvil {
 bool ConvOp::needs_packing(const Dims& w) const {
   // With one input channel a group, or one kernel position, both orders are the same bytes.
-  return channels_last_ && w[1] != 1 && w.product(2, w.rank()) != 1;
+  return channels_last_ && !weights_last_ && w[1] != 1 && w.product(2, w.rank()) != 1;
 }
 
 void ConvOp::pack(const Tensor& w, void* out, cudaStream_t stream) {
@@ -34,6 +34,11 @@ const void* ConvOp::weights(OpContext& ctx, Dims* shape) const {
   }
   const Tensor w = ctx.input(kW);
   *shape = w.shape;
+  if (weights_last_ && w.shape.rank() >= 3) {  // stored as the engine wants it, described as ONNX does
+    *shape = {w.shape[0], w.shape[w.shape.rank() - 1]};
+    for (int i = 1; i < w.shape.rank() - 1; ++i) shape->push_back(w.shape[i]);
+    return w.data;
+  }
   if (w.shape.rank() < 3 || !needs_packing(w.shape)) return w.data;
   void* packed = ctx.scratch(w.bytes());
   pack(w, packed, ctx.stream());

@@ -8,10 +8,12 @@ namespace cuvil {
 
 class ConvOp : public Op {
  public:
-  ConvOp(const NodeView& node, bool channels_last, ActivationParams activation)
+  // weights_last: W is [K, kernel..., C/groups] instead of ONNX's [K, C/groups, kernel...]; with channels_last only.
+  ConvOp(const NodeView& node, bool channels_last, ActivationParams activation, bool weights_last = false)
       : window_(window_attributes(node)),
         groups_(node.get<int64_t>("group", 1)),
         channels_last_(channels_last),
+        weights_last_(weights_last),
         activation_(activation) {}
 
   void compute(OpContext& ctx) override;
@@ -27,7 +29,7 @@ class ConvOp : public Op {
 
   WindowAttributes window_;
   int64_t groups_;
-  bool channels_last_;
+  bool channels_last_, weights_last_;
   ActivationParams activation_;
   DeviceBuffer packed_;
   Dims packed_shape_;  // the original [K, C/groups, kernel...]

@@ -1,9 +1,22 @@
-// Gemm: Y = alpha * op(A) op(B) + beta * C, C broadcast to [M, N].
+// Gemm: Y = alpha * op(A) op(B) + beta * C, C broadcast to [M, N]; and com.microsoft FusedGemm, an activation of it.
 #include "kernels/broadcast_scale.cuh"
+#include "ops/activation_attr.h"
 #include "ops/gemm_engine.h"
 
 namespace cuvil {
 namespace {
+
+// FusedGemm names its activation as cuvil's ops do; the parameters are attributes of their own. Gemm has none.
+// "" and *out set, or the reason.
+std::string parse_fused_activation(const NodeView& node, ActivationParams* out) {
+  const std::string name = node.get<std::string>("activation", "");
+  for (const ActivationName& known : kActivationNames) {
+    if (name != known.name) continue;
+    *out = {known.kind, node.get<float>("activation_alpha", known.a), node.get<float>("activation_beta", known.b)};
+    return "";
+  }
+  return concat("activation \"", name, "\" is not served");
+}
 
 class Gemm : public Op {
  public:
@@ -11,7 +24,10 @@ class Gemm : public Op {
       : alpha_(node.get<float>("alpha", 1.f)),
         beta_(node.get<float>("beta", 1.f)),
         trans_a_(node.get<int64_t>("transA", 0) != 0),
-        trans_b_(node.get<int64_t>("transB", 0) != 0) {}
+        trans_b_(node.get<int64_t>("transB", 0) != 0) {
+    const std::string reason = parse_fused_activation(node, &activation_);
+    require(reason.empty(), reason);
+  }
 
   void compute(OpContext& ctx) override {
     const Tensor a = ctx.input(0), b = ctx.input(1);
@@ -27,6 +43,8 @@ class Gemm : public Op {
     require(p.k == k_of_b, "Gemm of ", a.shape.to_string(), " and ", b.shape.to_string(), " (transA=", trans_a_,
             ", transB=", trans_b_, "): inner dimensions ", p.k, " and ", k_of_b, " differ");
     p.tf32 = ctx.allow_tf32();
+    p.activation = activation_.kind;
+    p.activation_a = activation_.a, p.activation_b = activation_.b;
     const Tensor y = ctx.output(0, {p.m, p.n});
     if (y.size() == 0) return;
     GemmOperands o;
@@ -67,9 +85,12 @@ class Gemm : public Op {
 
   float alpha_, beta_;
   bool trans_a_, trans_b_;
+  ActivationParams activation_;
 };
 
 std::string supports(const NodeView& node) {
+  ActivationParams ignored;
+  if (std::string reason = parse_fused_activation(node, &ignored); !reason.empty()) return reason;
   if (node.input_dtype(0) != node.input_dtype(1)) return "the operands' types differ";
   if (node.has_input(2) && node.input_dtype(2) != node.input_dtype(0)) return "C's type is not that of A";
   return gemm_dtype_reason(node.input_dtype(0), "input 0");
@@ -77,6 +98,7 @@ std::string supports(const NodeView& node) {
 
 // Opsets below 7 broadcast C by an attribute.
 const Register gemm({.domain = "", .type = "Gemm", .since = 7, .supports = supports, .create = make_op<Gemm>});
+const Register fused({.domain = "com.microsoft", .type = "FusedGemm", .supports = supports, .create = make_op<Gemm>});
 
 }  // namespace
 }  // namespace cuvil

@@ -1,4 +1,5 @@
-// MatMul (any rank, broadcast batches) and com.microsoft FusedMatMul (the same with alpha and transposed operands).
+// MatMul (any rank, broadcast batches) and com.microsoft FusedMatMul, once named TransposeMatMul (the same with
+// alpha and transposed operands).
 #include "ops/gemm_engine.h"
 #include "plan/matmul_shape.h"
 
@@ -50,6 +51,8 @@ std::string supports(const NodeView& node) {
 const Register matmul({.domain = "", .type = "MatMul", .supports = supports, .create = make_op<MatMul>});
 const Register fused(
     {.domain = "com.microsoft", .type = "FusedMatMul", .supports = supports, .create = make_op<MatMul>});
+const Register transposed(
+    {.domain = "com.microsoft", .type = "TransposeMatMul", .supports = supports, .create = make_op<MatMul>});
 
 }  // namespace
 }  // namespace cuvil
