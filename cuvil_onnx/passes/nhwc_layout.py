@@ -18,7 +18,7 @@ from cuvil_onnx.passes.base import Pass
 from cuvil_onnx.passes.nhwc_nodes import TO_NCHW, TO_NHWC, Builder, is_candidate
 from cuvil_onnx.rewrite.apply import detach
 from cuvil_onnx.rewrite.graph import GraphContext
-from cuvil_onnx.rewrite.provenance import stamp
+from cuvil_onnx.rewrite.provenance import origins, stamp
 from cuvil_onnx.rewrite.rule import Exactness
 from cuvil_onnx.rewrite.trace import Trace
 
@@ -94,7 +94,7 @@ def _rewrite(region: Sequence[ir.Node], ctx: GraphContext) -> None:
         new, function = builder.build(node)
         if function is not None:
             ctx.add_function(function)
-        stamp((new,), (node,), "nhwc_layout")
+        stamp((new,), origins((node,)), "nhwc_layout")
         graph.insert_after(node, new)
         old, made = node.outputs[0], new.outputs[0]
         made.name = made.name or ctx.fresh_name(f"{old.name}_nhwc")

@@ -35,7 +35,7 @@ def check_match(match: Match, ctx: GraphContext) -> Refusal | None:
                 continue
             if value.is_graph_output():
                 return Refusal(f"{value.name!r} is a graph output", value)
-            for user in walk.users(value):
+            for user in walk.each_user(value):
                 if user not in members:
                     where = "" if user.graph is graph else " in a subgraph"
                     return Refusal(f"{value.name!r} is also read by {label(user)}{where}", user)
@@ -56,7 +56,7 @@ def late_nodes(match: Match, anchor: Key, ctx: GraphContext) -> list[ir.Node] | 
     stack: list[ir.Value] = [v for v in match_outputs(match) if v.producer() in members]
     while stack:
         value = stack.pop()
-        for reader in walk.users(value):
+        for reader in walk.each_user(value):
             node = ctx.holder(reader, graph)
             if node is None or node in late:
                 continue

@@ -79,10 +79,11 @@ class Driver:
         return fired
 
     def _push(self, nodes: Iterable[ir.Node]) -> None:
+        index, queued, queue = self._index, self._queued, self._queue
         for node in nodes:
-            if (node.domain, node.op_type) in self._index and node not in self._queued and node.graph is not None:
-                self._queued.add(node)
-                self._queue.append(node)
+            if node not in queued and (node.domain, node.op_type) in index and node.graph is not None:
+                queued.add(node)
+                queue.append(node)
 
     def _try(self, rule: Rule, node: ir.Node) -> bool:
         """Matches and rewrites one rule at one node; False when nothing was changed."""
@@ -114,9 +115,9 @@ class Driver:
             detach_orphans(inputs)
             self._trace.add_refused(rule.name, match.root, replacement.reason, replacement.culprit)
             return False
-        old_names = tuple(dict.fromkeys(name for n in ordered for name in origins(n)))
+        old_names = origins(ordered)
         shape = _shape_text(match_outputs(match), ctx)
-        stamp(replacement.nodes, ordered, rule.name)
+        stamp(replacement.nodes, old_names, rule.name)
         drawn = None if rule.name in self._trace.pictures else sketch(ordered, match_outputs(match))
         problem = apply(match, replacement, ctx)
         if problem is not None:
@@ -140,7 +141,7 @@ class Driver:
             if producer is not None:
                 self._push((producer,))
             if walk.use_count(value) <= MAX_REQUEUED_USERS:
-                self._push(walk.users(value))
+                self._push(walk.each_user(value))
 
 
 def _shape_text(values: Sequence[ir.Value], ctx: GraphContext) -> str:

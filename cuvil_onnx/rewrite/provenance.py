@@ -11,24 +11,26 @@ RULE_KEY = "cuvil.rule"
 FROM_KEY = "cuvil.from"
 
 
-def origins(node: ir.Node) -> list[str]:
-    """Names of the nodes of the caller's model that ``node`` stands for; itself when it was never rewritten
-    (a node without a name goes by its operator and first output)."""
-    recorded = node.metadata_props.get(FROM_KEY)
-    if recorded is not None:
-        names = json.loads(recorded)
-        return [str(n) for n in names]
-    if node.name:
-        return [node.name]
-    outputs = [v.name for v in node.outputs if v.name]
-    return [f"{node.op_type}:{outputs[0]}" if outputs else node.op_type]
+def origins(nodes: Iterable[ir.Node]) -> tuple[str, ...]:
+    """Names of the nodes of the caller's model that ``nodes`` stand for, in their order, each once.
 
-
-def stamp(new_nodes: Iterable[ir.Node], old_nodes: Iterable[ir.Node], rule: str) -> None:
-    """Writes the rule's name and the original node names (in graph order, each once) on every new node."""
+    A node that was never rewritten stands for itself; without a name it goes by its operator and first output.
+    """
     names: dict[str, None] = {}
-    for node in old_nodes:
-        names.update(dict.fromkeys(origins(node)))
+    for node in nodes:
+        recorded = node.metadata_props.get(FROM_KEY)
+        if recorded is not None:
+            names.update(dict.fromkeys(json.loads(recorded)))
+        elif node.name:
+            names[node.name] = None
+        else:
+            outputs = [v.name for v in node.outputs if v.name]
+            names[f"{node.op_type}:{outputs[0]}" if outputs else node.op_type] = None
+    return tuple(names)
+
+
+def stamp(new_nodes: Iterable[ir.Node], names: Iterable[str], rule: str) -> None:
+    """Writes the rule's name and the names of the original nodes on every new node."""
     text = json.dumps(list(names), ensure_ascii=False)
     for node in new_nodes:
         node.metadata_props[RULE_KEY] = rule

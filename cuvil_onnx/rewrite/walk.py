@@ -10,11 +10,10 @@ import onnx_ir as ir
 def subgraphs(node: ir.Node) -> Iterator[ir.Graph]:
     """The graphs held directly by the attributes of ``node``."""
     for attr in node.attributes.values():
-        if attr.is_ref():
-            continue
-        if attr.type == ir.AttributeType.GRAPH:
+        kind = attr.type
+        if kind == ir.AttributeType.GRAPH and not attr.is_ref():
             yield attr.as_graph()
-        elif attr.type == ir.AttributeType.GRAPHS:
+        elif kind == ir.AttributeType.GRAPHS and not attr.is_ref():
             yield from attr.as_graphs()
 
 
