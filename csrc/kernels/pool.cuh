@@ -27,6 +27,11 @@ struct PoolParams {
 // gives the lowest finite value, or an average or norm of 0.
 cudaError_t launch_pool(const PoolParams& p, cudaStream_t stream);
 
+// Maxima of channels first, also of i8 and u8, with the position of each: `indices`, when given, are those of the first
+// maximum in the whole of x, its spatial dimensions counted from the innermost one or, column_major, from the
+// outermost. -1 where a window has nothing inside the input.
+cudaError_t launch_max_pool_indices(const PoolParams& p, int64_t* indices, bool column_major, cudaStream_t stream);
+
 // All spatial dimensions to one: x [n, c, pixels] or, channels last, [n, pixels, c]; y [n, c]; pixels above zero.
 struct GlobalPoolParams {
   const void* x = nullptr;

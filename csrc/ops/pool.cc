@@ -25,7 +25,8 @@ class Pool : public Op {
       : kind_(kind_of(node)),
         window_(window_attributes(node)),
         count_include_pad_(node.get<int64_t>("count_include_pad", 0) != 0),
-        norm_(node.op_type() == "LpPool" ? norm_order(node) : 0) {}
+        norm_(node.op_type() == "LpPool" ? norm_order(node) : 0),
+        column_major_(node.get<int64_t>("storage_order", 0) != 0) {}
 
   void compute(OpContext& ctx) override {
     const Tensor x = ctx.input(0);
@@ -39,6 +40,7 @@ class Pool : public Op {
     Dims out = x.shape;
     for (int i = 0; i < w.rank; ++i) out[first + i] = w.out[static_cast<size_t>(i)];
     const Tensor y = ctx.output(0, out);
+    int64_t* const indices = ctx.has_output(1) ? ctx.output(1, out).as<int64_t>() : nullptr;
     if (y.size() == 0) return;
     PoolParams p;
     p.x = x.data, p.y = y.data;
@@ -60,7 +62,8 @@ class Pool : public Op {
       p.dilation[to] = narrow(w.dilation[from]);
       p.pad_begin[to] = narrow(w.pad_begin[from]), p.pad_end[to] = narrow(w.pad_end[from]);
     }
-    CUVIL_CUDA(launch_pool(p, ctx.stream()));
+    CUVIL_CUDA(indices || !is_float(x.dtype) ? launch_max_pool_indices(p, indices, column_major_, ctx.stream())
+                                             : launch_pool(p, ctx.stream()));
   }
 
  private:
@@ -85,13 +88,17 @@ class Pool : public Op {
   WindowAttributes window_;
   bool count_include_pad_;
   float norm_;
+  bool column_major_;
 };
 
 std::string supports(const NodeView& node) {
   const DType dtype = node.input_dtype(0);
-  if (!is_float(dtype)) return concat("input 0 is ", name_of(dtype), "; f32, f16, bf16 and f64 are served");
+  const bool max_pool = node.op_type() == "MaxPool";
+  if (!is_float(dtype) && !(max_pool && (dtype == DType::kI8 || dtype == DType::kU8)))
+    return concat("input 0 is ", name_of(dtype), "; f32, f16, bf16", max_pool ? ", f64, i8 and u8" : " and f64",
+                  " are served");
   if (node.op_type() == "LpPool" && !(norm_order(node) > 0)) return concat("p is ", norm_order(node));
-  if (node.has_output(1)) return "the Indices output is not supported";
+  if (node.has_output(1) && !max_pool) return "the Indices output is not supported";
   if (const auto x = node.input_shape(0); x && !kind_of(node).global && x->rank() > 2 + kMaxSpatial)
     return concat("X has rank ", x->rank(), "; 1 to 3 spatial dimensions are served");
   AutoPad auto_pad = AutoPad::kNotSet;

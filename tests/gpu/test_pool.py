@@ -133,10 +133,31 @@ def test_nhwc_pool(ep_session: MakeSession, whole: bool, dtype: str, mode: str, 
     np.testing.assert_allclose(found.astype(np.float64), expected, rtol=tolerance, atol=tolerance)
 
 
-def test_indices_are_left_to_the_cpu(ep_session: MakeSession) -> None:
-    m = model("MaxPool", [sample([1, 1, 4, 4])], {"kernel_shape": [2, 2]}, outputs=("y0", "y1"))
-    with pytest.raises(Exception, match=r"(?i)fallback|not.*assigned|explicitly"):
-        ep_session(m)
+@pytest.mark.parametrize("dtype", [*DTYPES, "int8", "uint8"])
+@pytest.mark.parametrize("order", [0, 1])
+@pytest.mark.parametrize("name", POOLS)
+def test_max_pool_indices(ep_session: MakeSession, name: str, order: int, dtype: str) -> None:
+    shape, attrs = POOLS[name]
+    # All values differ, so that which of several maxima is meant does not matter (8-bit ones may be equal, in which
+    # case the first is taken).
+    x = np.random.default_rng(1).permutation(np.prod(shape)).reshape(shape)
+    x = (x % 250 - (0 if dtype == "uint8" else 125)).astype(dtype) if "int" in dtype else x.astype(dtype)
+    attrs = {**attrs, "storage_order": order}
+    wide = x.astype(np.float32)
+    values, indices = reference(model("MaxPool", [wide], attrs, outputs=("y0", "y1")), {"x0": wide})
+    expected = [values.astype(dtype), indices]
+    check(ep_session, "MaxPool", [x], attrs, opset=12, outputs=("y0", "y1"), expected=expected)
+    check(ep_session, "MaxPool", [x], attrs, opset=12, expected=expected[:1])
+
+
+def test_max_pool_takes_the_first_of_equal_values_and_keeps_nan(ep_session: MakeSession) -> None:
+    x = np.zeros((1, 1, 4, 4), np.float32)
+    x[0, 0, 2, 1] = x[0, 0, 3, 3] = np.nan
+    x[0, 0, 0, 2:] = x[0, 0, 1, 2:] = -np.inf
+    m = model("MaxPool", [x], {"kernel_shape": [2, 2], "strides": [2, 2]}, outputs=("y0", "y1"))
+    values, indices = ep_session(m).run(None, {"x0": x})
+    np.testing.assert_array_equal(values.ravel(), np.float32([0, -np.inf, np.nan, np.nan]))
+    np.testing.assert_array_equal(indices.ravel(), [0, 2, 9, 15])
 
 
 @pytest.mark.parametrize("opset", [7, 9, 14, 15])
