@@ -75,16 +75,16 @@ class Attention : public Op {
       p.k_strides = p.v_strides = p.q_strides;
     } else {
       const Tensor k = ctx.input(1), v = ctx.input(2);
-      require(k.shape.rank() == 3 && v.shape.rank() == 3 && k.shape[0] == batch && v.shape[0] == batch &&
-                  k.shape[1] == v.shape[1] && k.shape[2] == size * kv_heads_ && v.shape[2] % kv_heads_ == 0,
+      const Heads keys = heads_of(k, "K"), values = heads_of(v, "V");
+      require(k.shape[0] == batch && v.shape[0] == batch && keys.rows == values.rows && keys.size == size,
               "Q, K and V have shapes ", q.shape.to_string(), ", ", k.shape.to_string(), " and ", v.shape.to_string(),
-              "; [B,S,", heads_, "*H], [B,T,", kv_heads_, "*H] and [B,T,", kv_heads_, "*Hv] are required");
-      p.t = to_int(k.shape[1]);
-      p.v_head_size = to_int(v.shape[2] / kv_heads_);
+              "; batches, head sizes of Q and K, and lengths of K and V must be equal");
+      p.t = to_int(keys.rows);
+      p.v_head_size = to_int(values.size);
       p.k = k.data;
       p.v = v.data;
-      p.k_strides = interleaved_heads(p.t, k.shape[2], p.head_size);
-      p.v_strides = interleaved_heads(p.t, v.shape[2], p.v_head_size);
+      p.k_strides = keys.strides;
+      p.v_strides = values.strides;
     }
     const int64_t out_row = int64_t{heads_} * p.v_head_size;
     p.y_strides = interleaved_heads(s, out_row, p.v_head_size);
@@ -93,6 +93,21 @@ class Attention : public Op {
   }
 
  private:
+  struct Heads {
+    int64_t rows, size;
+    HeadStrides strides;
+  };
+
+  // Of K or V: [B, T, G * H], or [B, G, T, H] as caches are.
+  Heads heads_of(const Tensor& x, const char* name) const {
+    const Dims& d = x.shape;
+    require(d.rank() == 4 ? d[1] == kv_heads_ : d.rank() == 3 && d[2] % kv_heads_ == 0, name, " has shape ",
+            d.to_string(), "; [B,T,", kv_heads_, "*H] or [B,", kv_heads_, ",T,H] is required");
+    if (d.rank() == 4) return {d[2], d[3], separate_heads(kv_heads_, d[2], d[3])};
+    const int64_t size = d[2] / kv_heads_;
+    return {d[1], size, interleaved_heads(d[1], d[2], size)};
+  }
+
   int heads_;
   int kv_heads_;
   float scale_;

@@ -56,9 +56,20 @@ def _split_heads(body: Body, call: Call, inputs: Sequence[ir.Value | None]) -> t
     else:
         three = body.split(body.widen(whole), 3, axis=2) if call.attrs["layout"] == "packed" else None
         given = three or [body.widen(x) for x in inputs if x is not None]
-        parts = [body.reshape(x, [0, 0, n, -1]) for x, n in zip(given, (heads, kv_heads, kv_heads), strict=True)]
-    q, k, v = (body.transpose(x, p) for x, p in zip(parts, ([0, 2, 1, 3], [0, 2, 3, 1], [0, 2, 1, 3]), strict=True))
-    return q, k, v
+        parts = [
+            x if _heads_first(call, i) else body.reshape(x, [0, 0, n, -1])
+            for i, (x, n) in enumerate(zip(given, (heads, kv_heads, kv_heads), strict=True))
+        ]
+    q, k, v = parts
+    q = body.transpose(q, [0, 2, 1, 3])
+    k = body.transpose(k, [0, 1, 3, 2] if _heads_first(call, 1) else [0, 2, 3, 1])
+    return q, k, v if _heads_first(call, 2) else body.transpose(v, [0, 2, 1, 3])
+
+
+def _heads_first(call: Call, index: int) -> bool:
+    """Whether K or V is [B, G, T, H], as caches are."""
+    given = call.shape(index)
+    return index > 0 and given is not None and len(given) == 4
 
 
 def _addend(body: Body, call: Call, mask: ir.Value) -> ir.Value:
@@ -105,6 +116,10 @@ def _check(call: Call) -> None:
     for index, parts in widths.items():
         found = call.shape(index)
         width = None if found is None or len(found) != 3 else found[2]
+        if found is not None and _heads_first(call, index):
+            if found[1] != parts:
+                raise call.fail(f"{'QKV'[index]} must be [B, {parts}, T, H], got {found}")
+            continue
         if found is not None and (len(found) != 3 or (isinstance(width, int) and width % parts)):
             raise call.fail(f"{'QKV'[index]} must be [B, {'SSTT'[index]}, a multiple of {parts}], got {found}")
     mask = call.shape(3)
@@ -120,6 +135,8 @@ def _infer(call: Call) -> Sequence[Inferred]:
     heads, kv_heads = call.attrs["num_heads"], _kv_heads(call.attrs)
     if call.attrs["layout"] == "packed":
         width = width // (heads + 2 * kv_heads) * heads if isinstance(width, int) else ir.SymbolicDim(None)
+    elif v is not None and len(v) == 4:
+        width = v[3] * heads if isinstance(v[3], int) else ir.SymbolicDim(None)
     elif v is not None and len(v) == 3:
         width = v[2] if kv_heads == heads else ir.SymbolicDim(None)
         if isinstance(v[2], int):
@@ -137,7 +154,7 @@ def _reference(inputs: Sequence[Array | None], attrs: Mapping[str, Any]) -> Sequ
     assert k is not None and v is not None
 
     def split_heads(x: Array, count: int) -> Array:
-        separate = x.reshape(x.shape[0], x.shape[1], count, -1).transpose(0, 2, 1, 3)
+        separate = x if x.ndim == 4 else x.reshape(x.shape[0], x.shape[1], count, -1).transpose(0, 2, 1, 3)
         return separate.repeat(heads // count, axis=1)
 
     scores = split_heads(q, heads) @ split_heads(k, kv_heads).swapaxes(2, 3) * attrs["scale"]
@@ -183,6 +200,9 @@ def _examples() -> Iterable[Example]:
     yield Example("grouped", (q, k2, v2), few)
     yield Example("grouped_mask", (q, k2, v2, normal("bias4", b, n, s, t)), few)
     yield Example("grouped_causal", (q, k2, v2), {**few, "causal": 1}, opset=11)
+    cached = [x.reshape(b, t, 2, h).transpose(0, 2, 1, 3).copy() for x in (k2, v2)]
+    yield Example("cached", (q, *cached, normal("bias5", b, 1, s, t)), few)
+    yield Example("cached_keys", (q, cached[0], v2), {**few, "causal": 1}, opset=11)
     one: dict[str, Any] = {**packed, "kv_num_heads": 1}
     yield Example("packed_multi_query", (normal("qkv6", b, s, (n + 2) * h), None, None, padding), one)
     wide: dict[str, Any] = {"num_heads": 6, "kv_num_heads": 2, "scale": 0.2, "layout": "packed", "causal": 1}
@@ -210,8 +230,8 @@ SPEC = OpSpec(
     "row whose every key is masked with -inf is 0 with `masked_rows_zero`, else NaN.",
     inputs=(
         Input("Q", "[B, S, N * H], packed: [B, S, (N + 2 * G) * H]", "queries; packed: all Q, then all K, then all V"),
-        Input("K", "[B, T, G * H]", "keys, absent when packed", optional=True),
-        Input("V", "[B, T, G * H]", "values, absent when packed", optional=True),
+        Input("K", "[B, T, G * H] or [B, G, T, H]", "keys, absent when packed", optional=True),
+        Input("V", "[B, T, G * H] or [B, G, T, H]", "values, absent when packed", optional=True),
         Input(
             "mask",
             "broadcasting to [B, N, S, T]",

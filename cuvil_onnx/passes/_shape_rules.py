@@ -289,6 +289,8 @@ def _attention(node: ir.Node, sizes: Sizes) -> Dims | None:
             return (*q[:2], sizes.names.divide(q[2], 3))
         return (*q[:2], q[2] * heads // (heads + 2 * groups)) if isinstance(q[2], int) else None
     v = sizes.of(node.inputs[2])
+    if v is not None and len(v) == 4:
+        return (*q[:2], v[3] * heads) if isinstance(v[3], int) else None
     if groups != heads:
         return (*q[:2], v[2] * heads // groups) if v is not None and isinstance(v[2], int) else None
     return (*q[:2], q[2] if v is None else v[2])

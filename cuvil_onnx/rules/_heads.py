@@ -9,7 +9,7 @@ import numpy as np
 import onnx_ir as ir
 
 from cuvil_onnx.rewrite.graph import Dim, GraphContext
-from cuvil_onnx.rules._common import dims, scalar_factor, scalar_term
+from cuvil_onnx.rules._common import dims, fit, scalar_factor, scalar_term
 from cuvil_onnx.rules._parts import contiguous
 from cuvil_onnx.rules._repeat import repetition
 
@@ -122,6 +122,15 @@ def split_again(
     target = ctx.initializer(np.array([0, 0, *heads], np.int64), "heads")
     reshape = ctx.node("Reshape", [node.outputs[0], target], like=like)
     return [node, reshape], reshape.outputs
+
+
+def fits_scores(mask: ir.Value, rows: Sequence[Dim], ctx: GraphContext) -> bool:
+    """Whether a mask is known to broadcast to scores [B, N, S, T] of `rows`, (B, N, S), without enlarging them.
+
+    Along the keys that is certain whatever is known of the sizes: the scores meet T values next.
+    """
+    shape = dims(mask, ctx)
+    return bool(shape) and fit((*(shape or ())[:-1], 1), (*rows, 1))
 
 
 def removable(core: Sequence[ir.Node], heads: Sequence[ir.Node], ctx: GraphContext) -> tuple[ir.Node, ...]:

@@ -4,9 +4,10 @@ Before: q, k, v [B, S, N * H], each Reshape [B, S, N, H] and Transpose [B, N, S,
         [B, N, H, S]); MatMul(q, k'), a constant scale on q, k or the scores, an additive mask, Softmax, MatMul with v,
         Transpose [B, S, N, H], Reshape [B, S, N * H].
         q, k and v may also be parts of one tensor: Reshape [B, S, 3, N, H], Transpose [3, B, N, S, H], then Gather,
-        Slice or Split; or Split of [B, S, 3 * N * H]. Heads that were computed on are taken as they are and merged.
-        Several masks are added. A guard against NaN behind the softmax becomes masked_rows_zero, see _nan_guard. Merged
-        heads may be used in another shape than [B, S, N * H].
+        Slice or Split; or Split of [B, S, 3 * N * H]. Heads that were computed on are taken as they are: queries
+        merged, keys and values (a cache with what is new) in their own order. Several masks are added. A guard against
+        NaN behind the softmax becomes masked_rows_zero, see _nan_guard. Merged heads may be used in another shape than
+        [B, S, N * H].
 After:  cuvil::Attention(q, k, v, mask), or packed (qkv, mask); heads and sizes are read from the shapes.
         Heads of keys and values that were repeated are taken once (kv_num_heads), see _repeat.
 Exactness: rounding; the scale is applied at another place and the softmax is computed in pieces.
@@ -25,10 +26,11 @@ from cuvil_onnx.rewrite.graph import GraphContext
 from cuvil_onnx.rewrite.pattern import operands
 from cuvil_onnx.rewrite.rule import Exactness, Match, Phase, Refusal, Replacement, Rule
 from cuvil_onnx.rules import _nan_guard, _rows
-from cuvil_onnx.rules._common import TENSOR_CORE_TYPES, dims, fits, make
+from cuvil_onnx.rules._common import TENSOR_CORE_TYPES, dims, make
 from cuvil_onnx.rules._heads import (
     Branch,
     branch,
+    fits_scores,
     joined_source,
     merge,
     removable,
@@ -116,7 +118,9 @@ class Attention(Rule):
                 source, made = _rows.swap(source, ctx)
                 nodes += made
                 perm = (0, 1, 2, 3)
-            if source is not None and perm is not None:
+            if source is not None and perm == _rows.SWAP and name != "q":
+                values[name] = source  # [B, G, T, H], such as a cache, is taken as it is
+            elif source is not None and perm is not None:
                 nodes += _merge_heads(source, perm, ctx)
                 values[name] = nodes[-1].outputs[0]
         mask, sums = _sum(match.attrs["masks"], ctx)
@@ -200,7 +204,7 @@ def _check(softmax: ir.Node, sides: Sequence[Branch], scores: _Scores, ctx: Grap
     for mask in scores.masks:
         if ctx.dtype(mask) not in (dtype, ir.DataType.FLOAT) or ctx.dtype(mask) != ctx.dtype(scores.masks[0]):
             return Refusal("the mask has another element type", mask)
-        if not fits(mask, (q.batch, q.heads, q.length, k.length), ctx):
+        if not fits_scores(mask, (q.batch, q.heads, q.length), ctx):
             return Refusal("the mask is not known to fit [B, N, S, T]", mask)
     return None
 
@@ -216,7 +220,8 @@ def _sum(masks: Sequence[ir.Value], ctx: GraphContext) -> tuple[ir.Value | None,
         pairs = zip((1,) * (rank - len(left)) + left, (1,) * (rank - len(right)) + right, strict=True)
         nodes.append(ctx.node("Add", [total, mask]))
         total = nodes[-1].outputs[0]
-        total.type, total.shape = mask.type, ir.Shape([b if a == 1 else a for a, b in pairs])
+        total.type = mask.type
+        total.shape = ir.Shape([b if a == 1 else a if b in (1, a) else None for a, b in pairs])
     return total, nodes
 
 

@@ -18,7 +18,17 @@ import onnx_ir as ir
 from cuvil_onnx.rewrite.graph import Dim, GraphContext
 from cuvil_onnx.rewrite.rule import Exactness, Match, Phase, Refusal, Replacement, Rule
 from cuvil_onnx.rules._common import TENSOR_CORE_TYPES, fits, make
-from cuvil_onnx.rules._heads import Branch, branch, merge, removable, set_merged_shape, split_again
+from cuvil_onnx.rules._heads import (
+    SPLIT,
+    Branch,
+    branch,
+    fits_scores,
+    merge,
+    removable,
+    set_merged_shape,
+    split_again,
+    unmerged,
+)
 
 
 class AttentionLayout(Rule):
@@ -35,7 +45,9 @@ class AttentionLayout(Rule):
         sides: list[Branch] = []
         for value, name in zip(node.inputs[:3], ("queries", "keys", "values"), strict=True):
             side = branch(value, False, ctx)
-            if not isinstance(side, Branch) or side.part is not None:
+            if (not isinstance(side, Branch) or side.part is not None) and sides:
+                side = unmerged(value, False, ctx)  # a cache with what is new: [B, G, T, H]
+            if not isinstance(side, Branch) or side.part is not None or side.perm not in (None, SPLIT):
                 return Refusal(f"the {name} are not a [B, S, N * H] tensor split into heads", value)
             sides.append(side)
         q, k, v = sides
@@ -48,6 +60,10 @@ class AttentionLayout(Rule):
         # Written out or not, each head of keys serves as many of queries: a repetition can be left to the operator.
         if k.heads != v.heads or k.repeats != v.repeats or q.repeats != 1 or q.heads % (k.heads * k.repeats):
             return Refusal(f"{q.heads} heads of queries, {k.heads} of keys and {v.heads} of values", node)
+        sizes = (q.batch, q.heads, q.length, k.length)
+        plain = v.head_size == q.head_size == k.head_size and self._plain(node, q.source, sizes, ctx)
+        if not plain and any(side.perm is not None for side in sides):
+            return Refusal("keys or values are not a [B, S, N * H] tensor split into heads", node)
         merged = merge(node, (q.batch, q.length, q.heads, v.head_size), ctx)
         if not merged:
             return Refusal("the heads of the result are not merged into [B, S, N * H]", node)
@@ -57,8 +73,7 @@ class AttentionLayout(Rule):
         attrs["scale"] = float(ctx.attr(node, "scale", q.head_size**-0.5)) * q.scale * k.scale
         if merged[-1].op_type == "Transpose":
             attrs["split"] = (q.heads, v.head_size)
-        sizes = (q.batch, q.heads, q.length, k.length)
-        attrs["plain"] = v.head_size == q.head_size == k.head_size and self._plain(node, q.source, sizes, ctx)
+        attrs["plain"] = plain
         nodes = removable([node, *merged], [*q.nodes, *k.nodes, *v.nodes], ctx)
         return Match(node, nodes, merged[-1].outputs, values, attrs)
 
@@ -87,7 +102,9 @@ class AttentionLayout(Rule):
         dtype = ctx.dtype(q)
         mask = node.inputs[3] if len(node.inputs) > 3 else None
         if mask is not None:
-            known = ctx.rank(mask) != 0 and fits(mask, sizes, ctx)
+            # Since opset 24 a mask may end before the last key, which hides the others.
+            exact = ctx.opset() >= 24
+            known = ctx.rank(mask) != 0 and (fits(mask, sizes, ctx) if exact else fits_scores(mask, sizes[:3], ctx))
             if not known or ctx.dtype(mask) not in (dtype, ir.DataType.FLOAT, ir.DataType.BOOL):
                 return False
         softcap, precision = ctx.attr(node, "softcap", 0.0), ctx.attr(node, "softmax_precision", 1)

@@ -155,6 +155,7 @@ def check_cuvil(
     scale: float | None = None,
     kv: int | None = None,
     masked_rows_zero: bool = False,
+    cached: bool = False,
 ) -> None:
     b, n, s, t, h = dims
     t = s if layout == "packed" else t
@@ -176,6 +177,8 @@ def check_cuvil(
         "layout": layout,
     }
     operands = [np.concatenate([q, k, v], -1), None, None] if layout == "packed" else [q, k, v]
+    if cached:  # [B, G, T, H]
+        operands[1:] = [np.ascontiguousarray(heads_of(x, kv)) for x in (k, v)]
     found = run(make, "Attention", "cuvil", [*operands, mask], [dtype] * 3 + [mask_dtype], attrs, 17)
     added = np.where(mask, 0, -np.inf) if mask is not None and mask.dtype == np.bool_ else mask
     keys, values = (heads_of(x, kv).repeat(n // kv, 1) for x in (k, v))
@@ -224,6 +227,8 @@ def test_grouped_heads(ep_session: MakeSession, mask: str, causal: bool, dtype: 
     check_cuvil(ep_session, (2, 6, 37, 53, 64), dtype, mask, kv=2, **zero)
     check_cuvil(ep_session, (1, 8, 70, 70, 40), dtype, mask, kv=1, layout="packed", **zero)
     check_cuvil(ep_session, (3, 4, 1, 90, 20), dtype, mask, kv=2, **zero)  # one token against what came before
+    check_cuvil(ep_session, (2, 6, 5, 53, 64), dtype, mask, kv=2, cached=True, **zero)
+    check_cuvil(ep_session, (2, 4, 5, 31, 20), dtype, mask, cached=True, **zero)
     # Enough blocks for the layouts that serve large batches.
     check_cuvil(ep_session, (9, 16, 130, 65, 32), dtype, mask, kv=4, **zero)
 

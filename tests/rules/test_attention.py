@@ -87,6 +87,12 @@ def test_masks_that_broadcast(mask: str) -> None:
     fused(made(SPLIT + SCORES + MERGE, HEAD.replace("[B,1,1,T] mask", f"{mask} mask")))
 
 
+@pytest.mark.parametrize("keys", [1, T])
+def test_the_values_tell_that_a_mask_has_as_many_keys(keys: int) -> None:
+    model = made(SPLIT + SCORES + MERGE, HEAD.replace("[B,1,1,T] mask", "[B,1,1,U] mask"))
+    fires(model, "attention", symbols={**SYMBOLS, "U": keys})
+
+
 def test_shapes_computed_at_run_time() -> None:
     body = (
         "z = Constant<value=int64 {0}>() o = Constant<value=int64 {1}>() "
@@ -169,7 +175,7 @@ def test_scaled_values_are_refused() -> None:
         ({"axis=-1": "axis=2"}, "not over the keys"),
         ({"(q, heads)": "(q, two)"}, "different heads"),
         ({"[B,1,1,T] mask": "[C,1,1,T] mask"}, "mask is not known to fit"),
-        ({"[B,1,1,T] mask": "[B,1,1,U] mask"}, "mask is not known to fit"),
+        ({"[B,1,1,T] mask": "[B,1,U,T] mask"}, "mask is not known to fit"),
         ({"[B,T,32] k": "[C,T,32] k", "[B,T,32] v": "[C,T,32] v"}, "batch or key sizes"),
         ({"sc = Div(qk, root) sm = Add(sc, mask)": "sc = Add(qk, mask) sm = Div(sc, root)"}, "before the scale"),
         ({"perm=[0,2,1,3]>(q4)": "perm=[2,0,1,3]>(q4)"}, "queries are not"),

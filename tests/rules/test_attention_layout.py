@@ -44,7 +44,7 @@ def test_masked_attention_gives_zero_to_queries_without_keys() -> None:
     [
         {"softcap=0.0": "softcap=5.0"},
         {"scale=0.25": "scale=0.25, softmax_precision=10"},
-        {"bool[B,1,S,S]": "bool[B,1,S,K]"},  # not known to have as many columns as there are keys
+        {"bool[B,1,S,S]": "bool[B,1,K,S]"},  # not known to have as many rows as there are queries
         {"bool[B,1,S,S]": "double[B,1,S,S]"},
     ],
 )
@@ -104,6 +104,27 @@ def test_repeated_heads_are_taken_once() -> None:
     result = fires(made(body, head, **REPEATED), "attention_layout", symbols=SYMBOLS)
     found = attributes(node_of(result, "Attention"))
     assert ops(result) == {"cuvil::Attention": 1} and (found["num_heads"], found["kv_num_heads"]) == (4, 2)
+
+
+CACHED = HEAD.replace("[B,S,32] k", "[B,S,16] k").replace("[B,S,32] v, bool[B,1,S,S] seen)", "[B,S,16] v, ")
+CACHED = CACHED.replace(" v, ", " v, float[B,2,P,8] pk, float[B,2,P,8] pv, bool[B,1,S,T] seen)")
+CACHED = CACHED.replace("[B,S,32] y)", "[B,S,32] y, float[B,2,T,8] kp, float[B,2,T,8] vp)")
+PRESENT = f"{HEADS} kp = Concat<axis=2>(pk, kt) vp = Concat<axis=2>(pv, vt) "
+
+
+def test_a_cache_is_read_as_it_is() -> None:
+    body = PRESENT + "".join(REPEAT.format(n).replace(f"({n}t,", f"({n}p,") for n in "kv")
+    body += f"c = {SCALED}(qt, kr, vr, seen) {MERGE}"
+    model = made(body, CACHED, **REPEATED)
+    result = fires(model, "attention_layout", "dead_code", symbols={**SYMBOLS, "P": 4, "T": S + 4})
+    assert list(node_of(result, "Attention").input)[1:3] == ["kp", "vp"]
+    found = attributes(node_of(result, "Attention"))
+    assert (found["num_heads"], found["kv_num_heads"]) == (4, 2) and ops(result)["Transpose"] == 2
+
+
+def test_a_cache_that_the_fused_op_cannot_take_stays() -> None:
+    body = PRESENT + f"c = {SCALED.replace('softcap=0.0', 'softcap=5.0')}(qt, kp, vp, seen) {MERGE}"
+    refused(made(body, CACHED), "attention_layout", "not a [B, S, N * H] tensor")
 
 
 def test_keys_and_values_that_are_repeated_differently_are_refused() -> None:

@@ -73,6 +73,20 @@ def test_one_head_for_all(op: str) -> None:
     assert ops(result) == {"cuvil::Attention": 1} and (found["num_heads"], found["kv_num_heads"]) == (N, 1)
 
 
+CACHED_HEAD = (
+    f"(float[B,S,{N * H}] q, float[B,S,{G * H}] k, float[B,S,{G * H}] v, float[B,{G},P,{H}] pk, float[B,{G},P,{H}] pv, "
+    f"float[B,1,S,T] m) => (float[B,S,{N * H}] y, float[B,{G},T,{H}] kp, float[B,{G},T,{H}] vp)"
+)
+
+
+def test_a_cache_is_read_as_it_is() -> None:
+    form = FIRST + "{0}p = Concat<axis=2>(p{0}, {0}h) {0}u = Unsqueeze({0}p, c2) {0}g = Expand({0}u, copies) "
+    model = made(form + "{0}t = Reshape({0}g, repeated) ", CACHED_HEAD)
+    result = fires(model, "attention", "dead_code", symbols={"B": B, "S": S, "P": 4, "T": S + 4})
+    assert ops(result) == {"cuvil::Attention": 1, "Reshape": 2, "Transpose": 2, "Concat": 2}
+    assert list(node_of(result, "Attention").input)[1:3] == ["kp", "vp"]
+
+
 @pytest.mark.parametrize(
     "form",
     [
