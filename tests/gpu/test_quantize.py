@@ -1,4 +1,4 @@
-"""QuantizeLinear, DequantizeLinear and DynamicQuantizeLinear: the same codes as NumPy and ONNX Runtime's CPU provider."""
+"""QuantizeLinear, DequantizeLinear, DynamicQuantizeLinear: the codes of NumPy and of ONNX Runtime's CPU provider."""
 
 from __future__ import annotations
 
@@ -154,8 +154,8 @@ def test_floats_beyond_the_range(ep_session: MakeSession, code: str, saturate: i
         [448, 449, 464, 465, 1e6, -1e6, 57344, 61439, 61441, np.inf, -np.inf, np.nan, 2**-9, 2**-11, 0], np.float32
     )
     m = there_and_back(x, np.array(1, np.float32), np.zeros(()), code, "float32", {"saturate": saturate}, 19)
-    # ml_dtypes rounds first and gives infinity (e5m2) or NaN (e4m3) where the result is too large. ONNX Runtime does the
-    # same, but for 61441, which it rounds to a NaN of e5m2 instead of infinity.
+    # ml_dtypes rounds first and gives infinity (e5m2) or NaN (e4m3) where the result is too large. ONNX Runtime does
+    # the same, but for 61441, which it rounds to a NaN of e5m2 instead of infinity.
     largest = float(ml_dtypes.finfo(FLOAT8[code]).max)
     exact = (np.clip(x, -largest, largest) if saturate else x).astype(FLOAT8[code]).astype(np.float32)
     found = ep_session(m).run(None, {"x": x, "scale": np.ones((), np.float32)})[0]
