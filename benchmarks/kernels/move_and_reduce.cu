@@ -1,18 +1,13 @@
 // Bandwidth of the data-movement and reduction kernels against the card's own copy, from the launchers alone.
 //
 // Build and run from the repository's root:
-//   nvcc -O3 -std=c++20 -arch=native -Icsrc benchmarks/kernels/move_and_reduce.cu
+//   nvcc -O3 -std=c++20 -arch=native -Icsrc -I. benchmarks/kernels/move_and_reduce.cu
 //   csrc/kernels/{transpose,strided_copy}.cu
 //        csrc/kernels/{segments,gather,reduce,reduce_sum,reduce_extrema,reduce_prod,reduce_lse}.cu
 //        csrc/plan/{reduce,shapes,strided}.cc -o /tmp/move_and_reduce && /tmp/move_and_reduce
-#include <cuda_runtime.h>
-
-#include <algorithm>
-#include <cstdio>
-#include <functional>
 #include <vector>
 
-#include "core/cuda_check.h"
+#include "benchmarks/kernels/measure.h"
 #include "kernels/gather.cuh"
 #include "kernels/reduce.cuh"
 #include "kernels/segments.cuh"
@@ -23,31 +18,6 @@
 namespace {
 
 using namespace cuvil;
-
-constexpr size_t kArena = size_t{1} << 30;
-char *source, *target, *scratch;
-double copy_rate;
-
-// Median over 20 runs, GB/s of `bytes`. The arenas are far larger than any L2, and each case walks at least 64 MB.
-void measure(const char* name, double bytes, const std::function<void()>& run) {
-  cudaEvent_t begin, end;
-  CUVIL_CUDA(cudaEventCreate(&begin));
-  CUVIL_CUDA(cudaEventCreate(&end));
-  std::vector<float> times;
-  for (int i = 0; i < 23; ++i) {
-    CUVIL_CUDA(cudaEventRecord(begin));
-    run();
-    CUVIL_CUDA(cudaEventRecord(end));
-    CUVIL_CUDA(cudaEventSynchronize(end));
-    float ms = 0;
-    CUVIL_CUDA(cudaEventElapsedTime(&ms, begin, end));
-    if (i >= 3) times.push_back(ms);
-  }
-  std::sort(times.begin(), times.end());
-  const double ms = times[times.size() / 2], rate = bytes / ms / 1e6;
-  if (copy_rate == 0) copy_rate = rate;
-  std::printf("%-52s %9.1f us %8.0f GB/s %6.1f %% of copy\n", name, ms * 1e3, rate, 100 * rate / copy_rate);
-}
 
 // [batch, b, a] -> [batch, a, b]
 void transpose(const char* name, int size, int64_t batch, int64_t b, int64_t a) {
@@ -116,12 +86,7 @@ void reduce(const char* name, DType dtype, const Dims& shape, const std::vector<
 }  // namespace
 
 int main() {
-  CUVIL_CUDA(cudaMalloc(&source, kArena));
-  CUVIL_CUDA(cudaMalloc(&target, kArena));
-  CUVIL_CUDA(cudaMalloc(&scratch, kArena));
-  CUVIL_CUDA(cudaMemset(source, 0, kArena));
-  measure("cudaMemcpyAsync, 256 MiB", 2.0 * (256 << 20),
-          [] { CUVIL_CUDA(cudaMemcpyAsync(target, source, 256 << 20, cudaMemcpyDeviceToDevice)); });
+  start();
 
   transpose("NCHW->NHWC f16 64x256x56x56", 2, 64, 256, 56 * 56);
   transpose("NHWC->NCHW f16 64x56x56x256", 2, 64, 56 * 56, 256);
