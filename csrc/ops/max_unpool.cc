@@ -1,4 +1,8 @@
 // MaxUnpool, opset 9 and later: each value goes to its place in a tensor of zeros.
+//
+// Indices are places in the output, also where output_shape enlarges it: as in ONNX Runtime, and as MaxPool made them
+// when output_shape is the shape of its input. (onnx's node case with an output_shape counts them in the smaller tensor
+// that the attributes alone would give.)
 #include <climits>
 
 #include "kernels/scatter.cuh"
