@@ -12,8 +12,9 @@ import pytest
 
 from cuvil_onnx.passes.load import load
 from cuvil_onnx.passes.precision_plan import Plan, plan_precision
+from cuvil_onnx.passes.sensitivity import guard
 from cuvil_onnx.passes.sensitivity.contributions import contributions
-from cuvil_onnx.passes.sensitivity.deviation import PEAK, WORST, Point, deviation, find_points
+from cuvil_onnx.passes.sensitivity.deviation import PEAK, WORST, Deviation, Point, deviation, find_points
 from cuvil_onnx.passes.sensitivity.pictures import takes_pictures, with_pictures
 from cuvil_onnx.passes.sensitivity.selection import Costs, Selection
 from cuvil_onnx.passes.sensitivity.simulation import Simulation
@@ -249,3 +250,28 @@ def test_pictures_follow_the_noise() -> None:
 def test_who_takes_pictures() -> None:
     assert takes_pictures(made("(float[N,3,H,W] x) => (float[N,3,H,W] y) { y = Relu(x) }"))
     assert not takes_pictures(made("(float[N,3] x) => (float[N,3] y) { y = Relu(x) }"))
+
+
+# ---- luck
+
+
+class Lucky:
+    """An experiment in which each rounding alone causes more than all of them together."""
+
+    work = (1.0,)
+
+    def deviation(self, active: Sequence[int], chosen: Sequence[int] | None = None) -> Deviation:
+        return Deviation(relative=2e-3, square=1e-6 * len(active), numbers=4)
+
+    def costs(self) -> Costs:
+        return equal_costs(3)
+
+
+@pytest.mark.parametrize(("numbers", "expected"), [(4, PEAK * 7e-6**0.5), (guard.FEW, 2e-3)])
+def test_few_numbers_that_are_close_are_looked_into(numbers: int, expected: float) -> None:
+    ctx, _, sites = prepared(made(CHAIN, w=W, v=V))
+    assert len(sites.all) == 7
+    before = Deviation(relative=2e-3, square=1e-7, numbers=numbers)
+    found = guard._Search(ctx, ir.DataType.FLOAT16, sites, Lucky(), before, 1, float("inf")).run()
+    assert found.before is not None
+    assert found.before.relative == pytest.approx(expected)

@@ -110,11 +110,13 @@ class Deviation:
         relative: of the outputs, to the largest magnitude of each in each run.
         undecided: of probabilities where the two likeliest are equal, to the larger one.
         square: the mean of the squares, summed over all points: what independent roundings add up in.
+        numbers: how many were compared, at the point with the fewest.
     """
 
     relative: float = 0.0
     undecided: float = 0.0
     square: float = 0.0
+    numbers: int = 0
 
 
 def deviation(points: Sequence[Point], runs: Sequence[tuple[Sequence[Array], Sequence[Array]]]) -> Deviation:
@@ -137,6 +139,7 @@ def deviation(points: Sequence[Point], runs: Sequence[tuple[Sequence[Array], Seq
         if not count:
             continue
         total.square += squares / count
+        total.numbers = min(total.numbers or count, count)
         if point.logits is None:
             total.relative = max(total.relative, largest, min(PEAK * math.sqrt(squares / count), WORST))
         else:
