@@ -230,3 +230,16 @@ def test_an_impatient_search_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
     report = half(planted()).report
     assert not report.trace.kept
     assert "the search took too long" in report.trace.warnings[0]
+
+
+def test_a_model_that_fails_when_rounded_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As when an index computed from rounded numbers is out of range: the worst error, but no exception."""
+
+    def fail(self: Simulation, feeds: object, active: object) -> list[np.ndarray]:
+        raise RuntimeError("index out of range")
+
+    monkeypatch.setattr(Simulation, "run", fail)
+    monkeypatch.setattr(Simulation, "reference", lambda self, feeds: ([np.zeros((1, 16), np.float32)], {}))
+    report = half(planted()).report
+    assert not report.trace.kept
+    assert "expected error 1.0e+04" in report.trace.warnings[0]

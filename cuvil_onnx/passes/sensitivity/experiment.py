@@ -10,7 +10,7 @@ import onnx_ir as ir
 
 from cuvil_onnx.passes import cost
 from cuvil_onnx.passes.precision_plan import FLOAT, Plan
-from cuvil_onnx.passes.sensitivity.deviation import Array, Deviation, Point, deviation
+from cuvil_onnx.passes.sensitivity.deviation import WORST, Array, Deviation, Point, deviation
 from cuvil_onnx.passes.sensitivity.selection import Costs
 from cuvil_onnx.passes.sensitivity.simulation import Simulation
 from cuvil_onnx.passes.sensitivity.sites import Sites
@@ -69,7 +69,10 @@ class Experiment:
         sets = range(len(self._feeds)) if chosen is None else chosen
         runs = []
         for k in sets:
-            found = self._simulation.run(self._feeds[k], active)
+            try:
+                found = self._simulation.run(self._feeds[k], active)
+            except Exception:  # an index or a size was computed from rounded numbers
+                return Deviation(WORST, 0.0, WORST**2, 1)
             runs.append((self._references[k], self._at_points(found)))
         return deviation(self._points, runs)
 
