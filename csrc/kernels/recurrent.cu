@@ -55,7 +55,11 @@ struct Unit {
     j = i % p.hidden;
     sequence = i / p.hidden % p.batch;
     direction = i / p.hidden / p.batch;
-    const int64_t length = p.lengths ? p.lengths[sequence] : p.seq;
+    int64_t length = p.lengths ? p.lengths[sequence] : p.seq;
+    if (length < 0 || length > p.seq) {
+      *p.out_of_range = 1;
+      length = length < 0 ? 0 : p.seq;
+    }
     active = step < length;
     time = active && p.reverse[direction] ? length - 1 - step : step;
   }

@@ -28,6 +28,7 @@ struct RecurrentParams {
   const void* bias = nullptr;        // [directions, 2 * G * hidden], or null
   const void* peephole = nullptr;    // LSTM: [directions, 3 * hidden] (input, output, forget), or null
   const int32_t* lengths = nullptr;  // [batch], or null: all have `seq` steps
+  int* out_of_range = nullptr;       // set to 1 by a length outside [0, seq], which is clamped
   void* h = nullptr;                 // [directions, batch, hidden]
   void* c = nullptr;                 // LSTM: the same in the compute type
   void* y = nullptr;                 // [seq, directions, batch, hidden] or [batch, seq, directions, hidden], or null

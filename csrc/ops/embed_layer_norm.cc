@@ -54,7 +54,7 @@ class EmbedLayerNorm : public Op {
     const Dims shape{p.batch, p.seq, p.hidden};
     p.y = ctx.output(kY, shape).data;
     if (ctx.has_output(kSum)) p.sum = ctx.output(kSum, shape).data;
-    p.out_of_range = guard_.arm();
+    p.out_of_range = guard_.arm("an index of an embedding", "took zeros for it");
     CUVIL_CUDA(launch_embed_layer_norm(p, ctx.stream()));
     if (ctx.has_output(kMaskIndex)) count_mask(ctx, ids.shape);
   }

@@ -20,13 +20,13 @@ class IndexGuard {
   IndexGuard(const IndexGuard&) = delete;
   IndexGuard& operator=(const IndexGuard&) = delete;
 
-  // The flag for a kernel to raise. Throws when an earlier execution raised it.
-  int* arm() {
+  // The flag for a kernel to raise. Throws when an earlier execution raised it, saying `what` was out of range and what
+  // the kernel did instead.
+  int* arm(const char* what = "an index", const char* instead = "gathered 0 or scattered nothing there") {
     volatile int* flag = flag_;
     const bool raised = *flag != 0;
     *flag = 0;
-    require(!raised,
-            "an index was out of range in an earlier run of this node, which gathered 0 or scattered nothing there");
+    require(!raised, what, " was out of range in an earlier run of this node, which ", instead);
     return flag_;
   }
 

@@ -2,6 +2,7 @@
 #include "kernels/recurrent.cuh"
 
 #include "ops/gemm_engine.h"
+#include "ops/index_guard.h"
 #include "ops/recurrent_attr.h"
 
 namespace cuvil {
@@ -130,7 +131,8 @@ class Recurrent : public Op {
     return t.data;
   }
 
-  void set_operands(OpContext& ctx, RecurrentParams& p) const {
+  void set_operands(OpContext& ctx, RecurrentParams& p) {
+    p.out_of_range = guard_.arm("a value of sequence_lens", "took the nearest length that exists");
     p.bias = optional(ctx, kBias, "B", {directions_, 2 * gates_ * p.hidden});
     p.lengths = static_cast<const int32_t*>(optional(ctx, kLengths, "sequence_lens", {p.batch}));
     if (cell_ == Cell::kLstm) p.peephole = optional(ctx, kPeephole, "P", {directions_, 3 * p.hidden});
@@ -197,6 +199,7 @@ class Recurrent : public Op {
   Cell cell_;
   int gates_, directions_;
   RecurrentParams base_;
+  IndexGuard guard_;
 };
 
 // Version 1 of GRU and LSTM had an output_sequence attribute, which ONNX Runtime no longer runs.

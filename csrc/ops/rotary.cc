@@ -52,7 +52,7 @@ class Rotary : public Op {
     set_cache(p, ctx, cos.shape, sin.shape);
     const Tensor y = ctx.output(0, x.shape);
     p.y = y.data;
-    p.out_of_range = guard_.arm();
+    p.out_of_range = guard_.arm("a position", "left that token as it was");
     CUVIL_CUDA(launch_rotary(p, ctx.stream()));
   }
 

@@ -278,3 +278,17 @@ def test_shapes_that_do_not_fit_are_named(ep_session: MakeSession) -> None:
         value.type.tensor_type.ClearField("shape")
     with pytest.raises(Exception, match=r"W has shape \[1,8,5\]; \[1,8,3\] is required"):
         ep_session(m).run(None, tensors)
+
+
+def test_a_length_beyond_the_sequence_fails_in_the_next_run(ep_session: MakeSession) -> None:
+    rng = np.random.default_rng(0)
+    tensors: dict[str, Array | None] = {"X": rng.normal(0, 1, (3, 2, 4)), "W": rng.normal(0, 1, (1, 2, 4))}
+    tensors |= {"R": rng.normal(0, 1, (1, 2, 2)), "B": None, "lengths": np.array([2, 9], np.int32)}
+    attrs = {"hidden_size": 2, "direction": "reverse"}
+    session = ep_session(node_model("RNN", tensors, attrs, "float32", ["y0"]))
+    feeds = {k: a for k, a in tensors.items() if a is not None}
+    (clamped,) = session.run(None, feeds)
+    with pytest.raises(Exception, match="sequence_lens was out of range"):
+        session.run(None, feeds)
+    (exact,) = session.run(None, feeds | {"lengths": np.array([2, 3], np.int32)})
+    np.testing.assert_array_equal(clamped, exact)
