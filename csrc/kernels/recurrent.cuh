@@ -30,6 +30,7 @@ struct RecurrentParams {
   const int32_t* lengths = nullptr;  // [batch], or null: all have `seq` steps
   int* out_of_range = nullptr;       // set to 1 by a length outside [0, seq], which is clamped
   void* h = nullptr;                 // [directions, batch, hidden]
+  void* h_next = nullptr;            // where the step leaves H: `h` itself, but for launch_small_step
   void* c = nullptr;                 // LSTM: the same in the compute type
   void* y = nullptr;                 // [seq, directions, batch, hidden] or [batch, seq, directions, hidden], or null
   void* y_h = nullptr;               // [directions, batch, hidden] or [batch, directions, hidden], or null
@@ -45,6 +46,12 @@ cudaError_t launch_recurrent_init(const RecurrentParams& p, const void* initial_
 // become the rest of its Y.
 cudaError_t launch_lstm_step(const RecurrentParams& p, int64_t step, cudaStream_t stream);
 cudaError_t launch_rnn_step(const RecurrentParams& p, int64_t step, cudaStream_t stream);
+// The same steps, and that of GRU with linear_before_reset, with their product in one kernel, for few sequences, which
+// leave most of a product's tiles empty. `weights` is R, [directions, gates * hidden, hidden]; p.r is not used, and
+// h_next is not h, as other units still read it.
+constexpr int64_t kFewSequences = 4;
+cudaError_t launch_small_step(const RecurrentParams& p, int64_t step, int gates, const void* weights,
+                              cudaStream_t stream);
 // GRU with linear_before_reset: r holds all gates.
 cudaError_t launch_gru_step(const RecurrentParams& p, int64_t step, cudaStream_t stream);
 // GRU without: r holds the update and reset gates, [directions, batch, 2 * hidden]. Leaves the update gate in `update`

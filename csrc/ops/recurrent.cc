@@ -1,5 +1,8 @@
-// LSTM, GRU and RNN: the inputs' product for all steps at once, then a product and a kernel of the gates for each step.
+// LSTM, GRU and RNN: the inputs' product for all steps at once, then for each step a product and a kernel of the gates,
+// or one kernel of both.
 #include "kernels/recurrent.cuh"
+
+#include <utility>
 
 #include "ops/gemm_engine.h"
 #include "ops/index_guard.h"
@@ -64,13 +67,15 @@ class Recurrent : public Op {
     set_outputs(ctx, p);
     const int64_t units = p.directions * p.batch * p.hidden;
     if (units == 0) return;
-    p.h = ctx.scratch(static_cast<size_t>(units) * size_of(p.dtype));
+    p.h = p.h_next = ctx.scratch(static_cast<size_t>(units) * size_of(p.dtype));
     if (cell_ == Cell::kLstm) p.c = ctx.scratch(static_cast<size_t>(units) * state_size(p));
     CUVIL_CUDA(launch_recurrent_init(p, initial(ctx, p, kInitialH), initial(ctx, p, kInitialC), ctx.stream()));
     if (p.seq == 0) return;
     p.x = project(ctx, p, x, w, width);
     if (cell_ == Cell::kGru && !p.linear_before_reset)
       run_gru(ctx, p, r);
+    else if (p.batch <= kFewSequences)
+      run_small_steps(ctx, p, r);
     else
       run_steps(ctx, p, r);
   }
@@ -178,6 +183,15 @@ class Recurrent : public Op {
     for (int64_t step = 0; step < p.seq; ++step) {
       p.r = product.run();
       CUVIL_CUDA(launch(p, step, ctx.stream()));
+    }
+  }
+
+  // H has two places that change roles each step: all units read the old one.
+  void run_small_steps(OpContext& ctx, RecurrentParams& p, const Tensor& r) const {
+    p.h_next = ctx.scratch(static_cast<size_t>(p.directions * p.batch * p.hidden) * size_of(p.dtype));
+    for (int64_t step = 0; step < p.seq; ++step) {
+      CUVIL_CUDA(launch_small_step(p, step, gates_, r.data, ctx.stream()));
+      std::swap(p.h, p.h_next);
     }
   }
 
