@@ -15,32 +15,55 @@ __device__ __forceinline__ int zero_point(const GatherQuantizedParams& p, int64_
   return read_code<C>(p.zero_point, p.is_signed, i / p.zero_row * p.zero_pitch + i % p.zero_row);
 }
 
-template <typename T, Code C>
-__global__ void __launch_bounds__(kThreads) gather_quantized(GatherQuantizedParams p, int64_t total) {
-  const int64_t i = static_cast<int64_t>(blockIdx.x) * kThreads + threadIdx.x;
+// Number of the scale of element `from` of data.
+__device__ __forceinline__ int64_t scale_place(const QuantLayout& l, int64_t from) {
+  const int64_t line = from / l.inner;
+  return line / l.axis * l.stride_outer + line % l.axis / l.block * l.stride_axis + from % l.inner * l.stride_inner;
+}
+
+// A thread has V neighbouring elements of a row; they share one scale when `uniform`.
+template <typename T, Code C, int V>
+__global__ void __launch_bounds__(kThreads) gather_quantized(GatherQuantizedParams p, int64_t total, bool uniform) {
+  const int64_t i = (static_cast<int64_t>(blockIdx.x) * kThreads + threadIdx.x) * V;
   if (i >= total) return;
-  const int64_t column = i % p.inner, row = i / p.inner, j = row % p.count, outer = row / p.count;
+  const int64_t row = i / p.inner, column = i - row * p.inner, j = row % p.count, outer = row / p.count;
   const int64_t index = resolve_index(read_index(p.indices, p.indices64, j), p.axis, p.out_of_range);
-  float v = 0;
-  if (index >= 0) {
+  Vec<T, V> y;
+  if (index < 0) {
+#pragma unroll
+    for (int k = 0; k < V; ++k) y[k] = from_compute<T>(0.f);
+  } else {
     const int64_t from = (outer * p.axis + index) * p.inner + column;
-    const QuantLayout& l = p.layout;
-    const int64_t at = from / l.inner / l.axis * l.stride_outer + from / l.inner % l.axis / l.block * l.stride_axis +
-                       from % l.inner * l.stride_inner;
-    const int code = read_code<C>(p.data, p.is_signed, from) - zero_point<C>(p, at);
-    v = static_cast<float>(code) * to_compute(static_cast<const T*>(p.scale)[at]);
+    float scale = 0;
+    int zero = 0;
+#pragma unroll
+    for (int k = 0; k < V; ++k) {
+      if (k == 0 || !uniform) {
+        const int64_t at = scale_place(p.layout, from + k);
+        scale = to_compute(static_cast<const T*>(p.scale)[at]);
+        zero = zero_point<C>(p, at);
+      }
+      y[k] = from_compute<T>(static_cast<float>(read_code<C>(p.data, p.is_signed, from + k) - zero) * scale);
+    }
   }
-  static_cast<T*>(p.y)[i] = from_compute<T>(v);
+  store<T, V>(static_cast<T*>(p.y) + i, y);
+}
+
+template <typename T, Code C>
+cudaError_t launch(const GatherQuantizedParams& p, int64_t total, cudaStream_t stream) {
+  constexpr int V = kVec16<T>;
+  if (p.inner % V == 0 && reinterpret_cast<uintptr_t>(p.y) % 16 == 0) {
+    const bool uniform = p.layout.inner == 1 && p.layout.axis % V == 0 && p.layout.block % V == 0;
+    gather_quantized<T, C, V><<<blocks_for(total / V, kThreads), kThreads, 0, stream>>>(p, total, uniform);
+  } else {
+    gather_quantized<T, C, 1><<<blocks_for(total, kThreads), kThreads, 0, stream>>>(p, total, true);
+  }
+  return cudaGetLastError();
 }
 
 template <typename T>
 cudaError_t launch(const GatherQuantizedParams& p, int64_t total, cudaStream_t stream) {
-  const unsigned blocks = blocks_for(total, kThreads);
-  if (p.bits == 4)
-    gather_quantized<T, Code::kInt4><<<blocks, kThreads, 0, stream>>>(p, total);
-  else
-    gather_quantized<T, Code::kInt8><<<blocks, kThreads, 0, stream>>>(p, total);
-  return cudaGetLastError();
+  return p.bits == 4 ? launch<T, Code::kInt4>(p, total, stream) : launch<T, Code::kInt8>(p, total, stream);
 }
 
 }  // namespace
