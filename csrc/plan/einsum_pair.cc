@@ -1,6 +1,7 @@
 #include "plan/einsum_pair.h"
 
 #include <algorithm>
+#include <initializer_list>
 #include <optional>
 
 namespace cuvil::plan {
@@ -105,29 +106,46 @@ Layout try_layout(const Term& left, const Term& right, Layout layout, size_t pre
   return layout;
 }
 
-// The cheapest layout over the orders in which output and operands have their labels.
+// The different orders of `group` that these sequences of labels suggest.
+std::vector<Labels> orders(const Labels& group, std::initializer_list<Labels> suggestions) {
+  std::vector<Labels> out;
+  for (const Labels& suggestion : suggestions) {
+    Labels order = ordered(group, suggestion);
+    if (std::find(out.begin(), out.end(), order) == out.end()) out.push_back(std::move(order));
+  }
+  return out;
+}
+
+// The cheapest layout over the orders in which output and operands have their labels; the first one without copies.
 Layout choose_layout(const Term& a, const Term& b, const std::set<int>& needed, const Labels& output, bool last) {
   std::optional<Layout> best;
   for (const bool swapped : {false, true}) {
     const Term &left = swapped ? b : a, &right = swapped ? a : b;
+    const Labels in_left = left.labels(), in_right = right.labels();
     const Groups g = group(left, right, needed);
-    for (const Labels& batch_order : {output, left.labels(), right.labels()}) {
-      for (const Labels& row_order : {output, left.labels()}) {
-        for (const Labels& column_order : {output, right.labels()}) {
-          for (const Labels& sum_order : {left.labels(), right.labels()}) {
-            Layout layout;
-            layout.swapped = swapped;
-            layout.batch = ordered(g.batch, batch_order);
-            layout.rows = ordered(g.left, row_order);
-            layout.columns = ordered(g.right, column_order);
-            layout.summed = ordered(g.summed, sum_order);
-            const size_t most = g.batch.empty() ? layout.columns.size() : 0;
-            for (size_t prefix = 0; prefix <= most; ++prefix) {
-              Layout found = try_layout(left, right, layout, prefix, last ? &output : nullptr);
-              if (!best || found.cost < best->cost) best = std::move(found);
-            }
-          }
-        }
+    const std::vector<Labels> batches = orders(g.batch, {output, in_left, in_right});
+    const std::vector<Labels> rows = orders(g.left, {output, in_left});
+    const std::vector<Labels> columns = orders(g.right, {output, in_right});
+    const std::vector<Labels> sums = orders(g.summed, {in_left, in_right});
+    for (size_t i = 0; i < batches.size() * rows.size() * columns.size() * sums.size(); ++i) {
+      size_t rest = i;
+      const auto pick = [&rest](const std::vector<Labels>& from) {
+        const Labels& chosen = from[rest % from.size()];
+        rest /= from.size();
+        return chosen;
+      };
+      Layout layout;
+      layout.swapped = swapped;
+      layout.batch = pick(batches);
+      layout.rows = pick(rows);
+      layout.columns = pick(columns);
+      layout.summed = pick(sums);
+      const size_t most = g.batch.empty() ? layout.columns.size() : 0;
+      for (size_t prefix = 0; prefix <= most; ++prefix) {
+        Layout found = try_layout(left, right, layout, prefix, last ? &output : nullptr);
+        if (best && found.cost >= best->cost) continue;
+        best = std::move(found);
+        if (best->cost == 0) return *best;
       }
     }
   }
