@@ -1,5 +1,6 @@
 #include "ep/kernel.h"
 
+#include "ep/control_flow.h"
 #include "ep/device.h"
 #include "ep/ep.h"
 #include "ep/node_view.h"
@@ -45,7 +46,10 @@ OrtStatus* Kernel::create(void* state, const OrtKernelInfo* info, OrtKernelImpl*
   return guarded([&] {
     const OrtEp* ep = nullptr;
     ort_check(ep_api().KernelInfo_GetEp(info, &ep));
-    *out = new Kernel(*const_cast<Ep*>(static_cast<const Ep*>(ep)), *static_cast<const OpEntry*>(state), info);
+    Ep& ours = *const_cast<Ep*>(static_cast<const Ep*>(ep));
+    const auto& entry = *static_cast<const OpEntry*>(state);
+    *out = entry.control_flow == ControlFlow::kNone ? new Kernel(ours, entry, info)
+                                                    : new_control_flow_kernel(ours, entry.control_flow, info);
   });
 }
 

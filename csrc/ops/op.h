@@ -154,6 +154,9 @@ class Op {
   }
 };
 
+// Nodes with bodies, whose execution is ONNX Runtime's: it runs the nodes of the bodies, wherever they are placed.
+enum class ControlFlow { kNone, kBranch, kLoop, kScan };
+
 struct OpEntry {
   const char* domain = "";  // "", "cuvil" or "com.microsoft"
   const char* type = "";
@@ -166,6 +169,7 @@ struct OpEntry {
   std::vector<int> cpu_outputs = {};              // indices produced in host memory (Shape, Size)
   std::vector<std::pair<int, int>> aliases = {};  // {input, output} that share a buffer always (Reshape)
   std::vector<std::pair<int, int>> may_inplace = {};  // {input, output} the kernel can compute in place
+  ControlFlow control_flow = ControlFlow::kNone;      // other than kNone: `create` is absent
 };
 
 // A static object of this type in an op's file makes the EP serve the op.

@@ -1,4 +1,4 @@
-"""Builds the execution provider's core (csrc/ep) with the ops of test_ops.cc: for a GPU, or for the fake device."""
+"""Builds the provider's core (csrc/ep) with control flow and the ops of test_ops.cc: for a GPU, or the fake device."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def _build(sources: list[pathlib.Path], compile_: list[str], link: list[str], ou
 
 
 def _common_sources() -> list[pathlib.Path]:
-    return [*sorted((ROOT / "csrc/ep").glob("*.cc")), HERE / "test_ops.cc"]
+    return [*sorted((ROOT / "csrc/ep").glob("*.cc")), ROOT / "csrc/ops/control_flow.cc", HERE / "test_ops.cc"]
 
 
 def build_fake(out: pathlib.Path) -> pathlib.Path:

@@ -10,7 +10,14 @@ import sys
 
 import onnxruntime as ort
 
-from tests.ep import scenarios_capture, scenarios_errors, scenarios_gpu, scenarios_run, scenarios_session  # noqa: F401
+from tests.ep import (  # noqa: F401
+    scenarios_capture,
+    scenarios_control_flow,
+    scenarios_errors,
+    scenarios_gpu,
+    scenarios_run,
+    scenarios_session,
+)
 from tests.ep.harness import EP, FAKE_ONLY, GPU_ONLY, SCENARIOS
 
 __all__ = ["FAKE_ONLY", "GPU_ONLY", "SCENARIOS"]

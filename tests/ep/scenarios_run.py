@@ -89,6 +89,21 @@ def shape_arithmetic_stays_on_the_cpu() -> None:
 
 
 @scenario
+def one_value_for_host_and_gpu_stays_on_the_cpu() -> None:
+    with tempfile.TemporaryDirectory() as folder:
+        placement = pathlib.Path(folder) / "placement.json"
+        one = {"one": np.array([1], np.int64)}
+        data = model(
+            [node("Reshape", ["one", "one"], "r"), node("Reshape", ["x", "r"], "y")], {"x": [1]}, initializers=one
+        )
+        sess = session(data, cpu=True, optimize=False, shapes_on_cpu=0, placement_file=placement)
+        rows = {n["name"]: n for n in json.loads(placement.read_text())["nodes"]}
+    assert [n for n, r in rows.items() if not r["taken"]] == ["n_r"], rows
+    assert rows["n_r"]["reason"] == "inputs 0 and 1 are one value, wanted on the host and on the GPU", rows
+    np.testing.assert_array_equal(sess.run(None, {"x": np.ones(1, np.float32)})[0], [1])
+
+
+@scenario
 def falls_back_for_other_nodes() -> None:
     nodes = [node("Twice", ["x"], "a"), node("Neg", ["a"], "b"), node("Twice", ["b"], "y")]
     with tempfile.TemporaryDirectory() as folder:
