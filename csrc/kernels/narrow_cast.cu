@@ -58,7 +58,7 @@ __global__ void __launch_bounds__(kThreads)
   const int64_t first = (static_cast<int64_t>(blockIdx.x) * kThreads + threadIdx.x) * kItems;
   if (first >= n) return;
   const int count = static_cast<int>(min(static_cast<int64_t>(kItems), n - first));
-  T values[kItems] = {};
+  alignas(16) T values[kItems] = {};
   if (aligned && count == kItems) {
 #pragma unroll
     for (int k = 0; k < kItems; k += kWidth<T>)
@@ -101,7 +101,7 @@ __global__ void __launch_bounds__(kThreads)
     const int bytes = (count * Bits + 7) / 8;
     for (int k = 0; k < bytes; ++k) words[k / 4] |= static_cast<uint32_t>(in[k]) << (k % 4 * 8);
   }
-  T values[kItems];
+  alignas(16) T values[kItems];
 #pragma unroll
   for (int k = 0; k < kItems; ++k)
     values[k] = decode<Bits, T>(words[k * Bits / 32] >> (k * Bits % 32) & ((1u << Bits) - 1), format, is_signed);
