@@ -47,9 +47,9 @@ def _ms(value: float | None) -> str:
 
 def render_table(cards: dict[str, Metrics]) -> str:
     """The Markdown between README's markers."""
-    if not any(cards.values()):
+    parts = [_card_table(metrics) for metrics in cards.values() if configurations(metrics)]
+    if not parts:
         return "No results are recorded yet."
-    parts = [_card_table(metrics) for metrics in cards.values() if metrics]
     return "\n\n".join(parts)
 
 

@@ -47,8 +47,8 @@ class Record:
 
 
 def card_folder(card: str) -> str:
-    """The folder name of a card: ``NVIDIA H200`` -> ``h200``."""
-    words = card.lower().replace("nvidia", "").replace("geforce", "").split()
+    """The folder name of a card: ``NVIDIA H200`` -> ``h200``, ``CPU (Xeon, 2 cores)`` -> ``cpu``."""
+    words = card.partition("(")[0].lower().replace("nvidia", "").replace("geforce", "").split()
     return "_".join(words) or "gpu"
 
 

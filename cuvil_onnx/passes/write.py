@@ -13,6 +13,7 @@ import onnx
 import onnx_ir as ir
 
 from cuvil_onnx.errors import OutputError
+from cuvil_onnx.passes.stream import stream_model
 from cuvil_onnx.rewrite import walk
 
 PROTO_LIMIT = 2**31 - 2**24
@@ -52,7 +53,7 @@ def write_model(model: ir.Model, path: Path, protected: Collection[Path], extern
     with _Staged() as staged, contextlib.ExitStack() as stack:
         if external:
             stack.enter_context(_moved_out(model, path, data_path, staged))
-        staged.add(path, lambda f: f.write(ir.to_proto(model).SerializeToString()))
+        staged.add(path, lambda file: stream_model(model, file))
         staged.publish()
     return path
 
