@@ -64,7 +64,9 @@ __global__ void __launch_bounds__(kThreads)
     for (int k = 0; k < kItems; k += kWidth<T>)
       reinterpret_cast<device::Vec<T, kWidth<T>>&>(values[k]) = device::load<T, kWidth<T>>(x + first + k);
   } else {
-    for (int k = 0; k < count; ++k) values[k] = x[first + k];
+#pragma unroll  // so that nothing is indexed by a variable, and everything stays in registers
+    for (int k = 0; k < kItems; ++k)
+      if (k < count) values[k] = x[first + k];
   }
   uint32_t words[Bits == 8 ? 2 : 1] = {};
 #pragma unroll
@@ -77,8 +79,9 @@ __global__ void __launch_bounds__(kThreads)
       *reinterpret_cast<device::Uint<Bits>*>(out) = static_cast<device::Uint<Bits>>(words[0]);
     }
   } else {
-    const int bytes = (count * Bits + 7) / 8;
-    for (int k = 0; k < bytes; ++k) out[k] = static_cast<uint8_t>(words[k / 4] >> (k % 4 * 8));
+#pragma unroll
+    for (int k = 0; k < Bits; ++k)
+      if (8 * k < count * Bits) out[k] = static_cast<uint8_t>(words[k / 4] >> (k % 4 * 8));
   }
 }
 
@@ -98,8 +101,9 @@ __global__ void __launch_bounds__(kThreads)
       words[0] = *reinterpret_cast<const device::Uint<Bits>*>(in);
     }
   } else {
-    const int bytes = (count * Bits + 7) / 8;
-    for (int k = 0; k < bytes; ++k) words[k / 4] |= static_cast<uint32_t>(in[k]) << (k % 4 * 8);
+#pragma unroll
+    for (int k = 0; k < Bits; ++k)
+      if (8 * k < count * Bits) words[k / 4] |= static_cast<uint32_t>(in[k]) << (k % 4 * 8);
   }
   alignas(16) T values[kItems];
 #pragma unroll
@@ -110,7 +114,9 @@ __global__ void __launch_bounds__(kThreads)
     for (int k = 0; k < kItems; k += kWidth<T>)
       device::store<T, kWidth<T>>(y + first + k, reinterpret_cast<device::Vec<T, kWidth<T>>&>(values[k]));
   } else {
-    for (int k = 0; k < count; ++k) y[first + k] = values[k];
+#pragma unroll
+    for (int k = 0; k < kItems; ++k)
+      if (k < count) y[first + k] = values[k];
   }
 }
 
