@@ -122,10 +122,12 @@ def _reshape(node: ir.Node, sizes: Sizes) -> Dims | None:
 
 
 def _expand(node: ir.Node, sizes: Sizes) -> Dims | None:
-    x, target = sizes.of(node.inputs[0]), sizes.vector(node.inputs[1])
-    if x is None or target is None or any(t is None for t in target):
+    x, target, given = sizes.of(node.inputs[0]), sizes.vector(node.inputs[1]), node.inputs[1]
+    if x is None or target is None or given is None:
         return None
-    return sizes.names.broadcast_all([x, tuple(t for t in target if t is not None)])
+    # One element that is not known leaves only its own dimension unknown.
+    wanted = [sizes.names.formula(f"{given.name}[{i}]") if t is None else t for i, t in enumerate(target)]
+    return sizes.names.broadcast_all([x, tuple(wanted)])
 
 
 def _gather(node: ir.Node, sizes: Sizes) -> Dims | None:

@@ -187,3 +187,34 @@ def test_values_in_a_subgraph_know_the_outer_names() -> None:
     name_dimensions(ctx, Trace())
     inner = [v for graph in ctx.graphs[1:] for node in graph for v in node.outputs]
     assert [ctx.shape(v) for v in inner] == [("B", 8), ("B", 8)]
+
+
+def test_expand_by_a_size_that_is_not_known_keeps_the_others() -> None:
+    # torch's exporter computes a size of masks in a way that nothing is known of.
+    text = (
+        "(float[B,1,S,1] x, int64[1] k) => (float[B,1,S,K] y, float[B,1,S,K] w) "
+        "{ s = Shape(x) bs = Slice(s, a0, a1) ss = Slice(s, a2, a3) t = Concat<axis=0>(bs, a1, ss, k) "
+        "y = Expand(x, t) w = Neg(y) }"
+    )
+    found = shapes(text, **{f"a{i}": np.array([i]) for i in range(4)})
+    assert found["y"][:3] == ("B", 1, "S") and found["y"][3] not in ("B", "S", 1, None)
+
+
+def test_tile_keeps_what_it_does_not_repeat() -> None:
+    text = "(float[B,S,4,1] x) => (float[B,S,4,2] y) { y = Tile(x, r) }"
+    assert shapes(text, r=np.array([1, 1, 1, 2]))["y"] == ("B", "S", 4, 2)
+    # A symbol that is repeated is another size.
+    found = shapes("(float[B,S,4] x) => (float[B,T,4] y) { y = Tile(x, r) }", r=np.array([1, 2, 1]))
+    assert found["y"][1] != "S"
+
+
+def test_attention_with_fewer_heads_of_keys() -> None:
+    text = (
+        "(float[B,S,64] x, float[B,S,32] q, float[B,T,16] k, float[B,2,T,8] c) "
+        "=> (float[?,?,?] y, float[?,?,?] z, float[?,?,?] w) "
+        '{{ y = cuvil.Attention<num_heads=4, kv_num_heads=2, layout="packed">(x) '
+        'z = cuvil.Attention<num_heads=4, kv_num_heads=2, layout="separate">(q, k, k) '
+        'w = cuvil.Attention<num_heads=4, kv_num_heads=2, layout="separate">(q, c, c) }}'
+    )
+    found = shapes(text.replace("{{", "{").replace("}}", "}"))
+    assert found["y"] == found["z"] == found["w"] == ("B", "S", 32)
