@@ -49,6 +49,16 @@ std::string refusal(const GraphNodeView& view, const OrtNode* node, OrtEpGraphSu
   return kernel ? "" : "ONNX Runtime does not match the node with the registered kernel";
 }
 
+// ONNX Runtime puts a value where one of a node's inputs wants it, for all of that node's inputs: Squeeze(x, x) cannot
+// have its data on the GPU and its axes on the host.
+std::string divided_input(const PlacementNode& n) {
+  for (size_t i = 0; i < n.inputs.size(); ++i)
+    for (size_t j = 0; j < i; ++j)
+      if (n.inputs[i] != kAbsent && n.inputs[i] == n.inputs[j] && n.cpu_input[i] != n.cpu_input[j])
+        return concat("inputs ", j, " and ", i, " are one value, wanted on the host and on the GPU");
+  return "";
+}
+
 bool is_movable(const GraphNodeView& view, const PlacementNode& n) {
   bool reads_data = false;  // a kernel whose every output is made on the host looks at shapes alone
   for (int i = 0; i < view.num_outputs(); ++i) {
@@ -109,6 +119,12 @@ class Planner {
       n.inputs.push_back(view.has_input(i) ? value_id(view.input_values()[static_cast<size_t>(i)]) : kAbsent);
     for (int i = 0; i < view.num_outputs(); ++i)
       n.outputs.push_back(view.has_output(i) ? value_id(view.output_values()[static_cast<size_t>(i)]) : kAbsent);
+    if (const std::string why = divided_input(n); !why.empty()) {
+      p.reason = why;
+      n.supported = false;
+      n.cpu_input.assign(n.cpu_input.size(), false);
+      n.cpu_output.assign(n.cpu_output.size(), false);
+    }
     n.movable = is_movable(view, n);
     for (int i = 0; i < view.num_outputs(); ++i) n.floats |= is_float(view.output_dtype(i));
     plan_nodes_.push_back(std::move(n));

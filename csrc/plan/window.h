@@ -119,8 +119,11 @@ inline Window WindowAttributes::resolve_transposed(const std::vector<int64_t>& i
     const int64_t full = w.stride[i] * (w.in[i] - 1) + (w.kernel[i] - 1) * w.dilation[i] + 1 + extra;
     if (!output_shape.empty() || same) {
       w.out[i] = output_shape.empty() ? w.in[i] * w.stride[i] : output_shape[i];
-      const int64_t total = full - w.out[i];
-      require(total >= 0, "output_shape ", w.out[i], " is larger than the ", full, " that the kernel reaches");
+      // What the kernel does not reach is zero, as behind output_padding, whose bounds hold for it too.
+      const int64_t beyond = std::max<int64_t>(w.out[i] - full, 0);
+      require(beyond + extra < std::max(w.stride[i], w.dilation[i]), "output_shape ", w.out[i], " is larger than the ",
+              full, " that the kernel reaches by a stride or more");
+      const int64_t total = full + beyond - w.out[i];
       w.pad_begin[i] = auto_pad == AutoPad::kSameUpper ? total / 2 : total - total / 2;
       w.pad_end[i] = total - w.pad_begin[i];
     } else {

@@ -149,7 +149,7 @@ const Register shape(
 const Register reshape({.domain = "",
                         .type = "Reshape",
                         .since = 5,
-                        .supports = wants_f32,
+                        .supports = anything,
                         .create = make_op<ReshapeTo>,
                         .cpu_inputs = {1},
                         .aliases = {{0, 0}}});

@@ -335,6 +335,7 @@ TRANSPOSED: dict[str, tuple[list[int], list[int], dict[str, Any]]] = {
     "grouped": ([1, 8, 5, 5], [8, 3, 3, 3], {"group": 4, "dilations": [2, 1]}),
     "uneven pads": ([1, 4, 6, 7], [4, 6, 3, 4], {"strides": [2, 3], "pads": [0, 2, 1, 0]}),
     "output shape": ([1, 4, 6, 7], [4, 4, 3, 3], {"strides": [2, 2], "output_shape": [12, 14]}),
+    "output shape beyond": ([1, 4, 3, 3], [4, 2, 3, 3], {"strides": [3, 2], "output_shape": [10, 8]}),
     "same upper": ([1, 4, 6, 7], [4, 4, 3, 3], {"strides": [2, 2], "auto_pad": "SAME_UPPER"}),
     "1-D": ([2, 4, 9], [4, 6, 4], {"strides": [2], "pads": [1, 1]}),
     "3-D": ([1, 4, 3, 4, 5], [4, 4, 2, 2, 2], {"strides": [2, 2, 2]}),
