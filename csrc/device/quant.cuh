@@ -9,10 +9,24 @@
 namespace cuvil::device {
 
 // How codes are stored. Signedness is a run-time matter (QuantRange).
-enum class Code { kInt4, kInt8, kInt16, kInt32, kFloat8 };
+enum class Code { kInt2, kInt4, kInt8, kInt16, kInt32, kFloat8 };
+
+// Bits of a code of an integer.
+template <Code C>
+constexpr int kCodeBits = C == Code::kInt2    ? 2
+                          : C == Code::kInt4  ? 4
+                          : C == Code::kInt16 ? 16
+                          : C == Code::kInt32 ? 32
+                                              : 8;
+// Codes that share a byte, the first in the lowest bits.
+template <Code C>
+constexpr int kCodesPerByte = kCodeBits<C> < 8 ? 8 / kCodeBits<C> : 1;
 
 inline bool code_of(DType t, Code* code) {
   switch (t) {
+    case DType::kU2:
+    case DType::kI2:
+      return *code = Code::kInt2, true;
     case DType::kU4:
     case DType::kI4:
       return *code = Code::kInt4, true;
@@ -33,7 +47,7 @@ inline bool code_of(DType t, Code* code) {
 }
 
 inline bool is_signed_code(DType t) {
-  return t == DType::kI4 || t == DType::kI8 || t == DType::kI16 || t == DType::kI32;
+  return t == DType::kI2 || t == DType::kI4 || t == DType::kI8 || t == DType::kI16 || t == DType::kI32;
 }
 
 __device__ __forceinline__ float read_float(const void* p, DType t, int64_t i) {
@@ -45,9 +59,11 @@ __device__ __forceinline__ float read_float(const void* p, DType t, int64_t i) {
 // Integer code i of a tensor.
 template <Code C>
 __device__ __forceinline__ int read_code(const void* p, bool is_signed, int64_t i) {
-  if constexpr (C == Code::kInt4) {
-    const int nibble = static_cast<const uint8_t*>(p)[i / 2] >> (i % 2 * 4) & 15;
-    return is_signed ? (nibble ^ 8) - 8 : nibble;
+  if constexpr (kCodesPerByte<C> > 1) {
+    constexpr int kBits = kCodeBits<C>, kSign = 1 << (kBits - 1);
+    const int code = static_cast<const uint8_t*>(p)[i / kCodesPerByte<C>] >> (i % kCodesPerByte<C> * kBits);
+    const int low = code & ((1 << kBits) - 1);
+    return is_signed ? (low ^ kSign) - kSign : low;
   } else if constexpr (C == Code::kInt8) {
     return is_signed ? static_cast<const int8_t*>(p)[i] : static_cast<const uint8_t*>(p)[i];
   } else if constexpr (C == Code::kInt16) {

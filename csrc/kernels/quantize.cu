@@ -72,10 +72,15 @@ __device__ __forceinline__ void write_elements(T* p, int count, bool aligned, co
 // Codes [i, i + count) from or to their low bits; i is a multiple of kEach.
 template <Code C>
 __device__ __forceinline__ void write_codes(void* y, int64_t i, int count, bool aligned, const int (&code)[kEach]) {
-  if constexpr (C == Code::kInt4) {
-    for (int k = 0; k < (count + 1) / 2; ++k)
-      static_cast<uint8_t*>(y)[i / 2 + k] =
-          static_cast<uint8_t>((code[2 * k] & 15) | (2 * k + 1 < count ? code[2 * k + 1] & 15 : 0) << 4);
+  if constexpr (kCodesPerByte<C> > 1) {
+    constexpr int kMask = (1 << kCodeBits<C>)-1;
+    for (int first = 0; first < count; first += kCodesPerByte<C>) {
+      int byte = 0;
+#pragma unroll
+      for (int k = 0; k < kCodesPerByte<C>; ++k)
+        if (first + k < count) byte |= (code[first + k] & kMask) << (k * kCodeBits<C>);
+      static_cast<uint8_t*>(y)[(i + first) / kCodesPerByte<C>] = static_cast<uint8_t>(byte);
+    }
   } else {
     using T = Uint<C == Code::kInt16 ? 2 : 1>;
     T out[kEach];
@@ -88,7 +93,7 @@ __device__ __forceinline__ void write_codes(void* y, int64_t i, int count, bool 
 template <Code C>
 __device__ __forceinline__ void read_codes(const void* x, int64_t i, int count, bool aligned, bool is_signed,
                                            int (&code)[kEach]) {
-  if constexpr (C == Code::kInt4) {
+  if constexpr (kCodesPerByte<C> > 1) {
     for (int k = 0; k < kEach; ++k) code[k] = k < count ? read_code<C>(x, is_signed, i + k) : 0;
   } else {
     using T = std::conditional_t<C == Code::kInt32, int32_t, Uint<C == Code::kInt16 ? 2 : 1>>;
@@ -111,8 +116,7 @@ __global__ void __launch_bounds__(kThreads)
   const int count = total - i < kEach ? static_cast<int>(total - i) : kEach;
   X x[kEach];
   read_elements(static_cast<const X*>(p.x) + i, count, aligned, x);
-  constexpr int kBits = C == Code::kInt4 ? 4 : C == Code::kInt16 ? 16 : 8;
-  const int low = lowest_code(kBits, is_signed), high = highest_code(kBits, is_signed);
+  const int low = lowest_code(kCodeBits<C>, is_signed), high = highest_code(kCodeBits<C>, is_signed);
   int code[kEach];
   float scale = 1;
   int zero = 0;
@@ -215,6 +219,8 @@ cudaError_t by_code(const Params& p, DType narrow, DType wide, cudaStream_t stre
   if (!code_of(narrow, &code)) return cudaErrorInvalidValue;
   if (p.layout.size() == 0) return cudaSuccess;
   switch (code) {
+    case Code::kInt2:
+      return by_type<Code::kInt2>(p, wide, stream);
     case Code::kInt4:
       return by_type<Code::kInt4>(p, wide, stream);
     case Code::kInt8:

@@ -1,4 +1,4 @@
-// Linear quantization to integers of 4, 8 and 16 bits and to 8-bit floats, and back.
+// Linear quantization to integers of 2, 4, 8 and 16 bits and to 8-bit floats, and back.
 #pragma once
 
 #include <cuda_runtime_api.h>
@@ -25,10 +25,10 @@ struct QuantizeParams {
   const void* x = nullptr;
   const void* scale = nullptr;
   const void* zero_point = nullptr;       // of y's type, or null for 0
-  void* y = nullptr;                      // 4-bit integers: two a byte, the first in the low half
+  void* y = nullptr;                      // integers below 8 bits: several a byte, the first in the lowest bits
   DType x_dtype = DType::kUndefined;      // f32, f16, bf16 or i32
   DType scale_dtype = DType::kUndefined;  // f32, f16 or bf16
-  DType y_dtype = DType::kUndefined;      // u8, i8, u16, i16, u4, i4, f8e4m3 or f8e5m2
+  DType y_dtype = DType::kUndefined;      // u8, i8, u16, i16, u4, i4, u2, i2, f8e4m3 or f8e5m2
   QuantLayout layout;
   bool saturate = true;
 };

@@ -12,6 +12,8 @@ bool is_scale(DType t) { return t == DType::kF32 || t == DType::kF16 || t == DTy
 
 bool is_code(DType t) {
   switch (t) {
+    case DType::kU2:
+    case DType::kI2:
     case DType::kU4:
     case DType::kI4:
     case DType::kU8:
@@ -26,7 +28,7 @@ bool is_code(DType t) {
   }
 }
 
-constexpr const char* kCodes = "u8, i8, u16, i16, u4, i4, f8e4m3 or f8e5m2";
+constexpr const char* kCodes = "u8, i8, u16, i16, u4, i4, u2, i2, f8e4m3 or f8e5m2";
 
 std::string scale_reason(const NodeView& node, DType code) {
   if (!is_scale(node.input_dtype(1)))

@@ -17,9 +17,11 @@ from tests.gpu.single_op import MakeSession, check, model, quick, reference, sam
 Array = np.ndarray
 INTEGERS = [np.uint8, np.int8, np.uint16, np.int16]
 CODES = {t.__name__: helper.np_dtype_to_tensor_dtype(np.dtype(t)) for t in INTEGERS}
-CODES |= {"uint4": TensorProto.UINT4, "int4": TensorProto.INT4}
+CODES |= {"uint4": TensorProto.UINT4, "int4": TensorProto.INT4, "uint2": TensorProto.UINT2, "int2": TensorProto.INT2}
 CODES |= {"float8e4m3fn": TensorProto.FLOAT8E4M3FN, "float8e5m2": TensorProto.FLOAT8E5M2}
-RANGE = {"uint4": (0, 15), "int4": (-8, 7)} | {t.__name__: (np.iinfo(t).min, np.iinfo(t).max) for t in INTEGERS}
+RANGE = {"uint4": (0, 15), "int4": (-8, 7), "uint2": (0, 3), "int2": (-2, 1)} | {
+    t.__name__: (np.iinfo(t).min, np.iinfo(t).max) for t in INTEGERS
+}
 FLOAT8 = {"float8e4m3fn": ml_dtypes.float8_e4m3fn, "float8e5m2": ml_dtypes.float8_e5m2}
 FLOATS = {"float32": TensorProto.FLOAT, "float16": TensorProto.FLOAT16, "bfloat16": TensorProto.BFLOAT16}
 
@@ -52,7 +54,7 @@ def there_and_back(
         outputs.append(info("q", CODES[code], None))
     inputs = [info(n, TensorProto.FLOAT, a.shape) for n, a in (("x", x), ("scale", scale))]
     graph = helper.make_graph(nodes, "g", inputs, outputs, initializers)
-    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", opset)], ir_version=10)
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", opset)], ir_version=10 if opset < 25 else 13)
 
 
 INTEGER_NAMES = [t.__name__ for t in INTEGERS]
@@ -93,6 +95,7 @@ def check_there_and_back(
         attrs["block_size"] = block
     if code in FLOAT8:
         attrs["saturate"] = saturate
+    opset = 25 if code.endswith("int2") else opset
     m = there_and_back(x, scale, zeros if zero else None, code, dtype, attrs, opset)
     feeds = {"x": x, "scale": scale}
     session = make(m)
@@ -181,9 +184,9 @@ def test_int32(ep_session: MakeSession) -> None:
     check(ep_session, "QuantizeLinear", [x, scale, np.array(0, np.int8)], opset=13, expected=[codes])
 
 
-@pytest.mark.parametrize("code", ["uint4", "int4"])
+@pytest.mark.parametrize("code", ["uint4", "int4", "uint2", "int2"])
 @pytest.mark.parametrize("count", [1, 7, 8, 30])
-def test_weights_of_four_bits(ep_session: MakeSession, code: str, count: int) -> None:
+def test_weights_below_eight_bits(ep_session: MakeSession, code: str, count: int) -> None:
     low, high = RANGE[code]
     values = np.random.default_rng(0).integers(low, high + 1, count)
     zero = helper.make_tensor("z", CODES[code], (), [1])
@@ -194,7 +197,9 @@ def test_weights_of_four_bits(ep_session: MakeSession, code: str, count: int) ->
         [helper.make_tensor_value_info("y", TensorProto.FLOAT, None)],
         [helper.make_tensor("w", CODES[code], (count,), values.tolist()), zero],
     )
-    m = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 21)], ir_version=10)
+    two = code.endswith("2")
+    imports = [helper.make_opsetid("", 25 if two else 21)]
+    m = helper.make_model(graph, opset_imports=imports, ir_version=13 if two else 10)
     (found,) = ep_session(m).run(None, {"s": np.array(0.5, np.float32)})
     np.testing.assert_array_equal(found, (values - 1) * np.float32(0.5))
 
