@@ -15,7 +15,8 @@ class ModelLoadError(CuvilError):
 
 
 class UnsupportedModelError(CuvilError):
-    """The model is well formed but newer than what the installed ONNX Runtime accepts, or has nothing to run."""
+    """The model is well formed but newer than what the installed ONNX Runtime accepts, has nothing to run, or gives names
+    of this package to functions of its own."""
 
 
 class InvalidModelError(CuvilError):

@@ -6,6 +6,7 @@ import dataclasses
 import logging
 import math
 import os
+import re
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ import onnx_ir as ir
 from google.protobuf import text_format  # type: ignore[import-untyped]
 from google.protobuf.message import DecodeError  # type: ignore[import-untyped]
 
+import custom_ops
 from cuvil_onnx.errors import CuvilError, InvalidModelError, ModelLoadError, OptionError, UnsupportedModelError
 from cuvil_onnx.passes import external
 from cuvil_onnx.passes.limits import newest_opset_and_ir
@@ -59,7 +61,8 @@ def load(model: Any) -> Source:
 
     Raises:
         ModelLoadError: no such file, not an ONNX file, external data missing or too short.
-        UnsupportedModelError: newer than the installed ONNX Runtime, or without nodes and outputs.
+        UnsupportedModelError: newer than the installed ONNX Runtime, without nodes and outputs, or with functions of
+            its own by the names of this package's.
         InvalidModelError: breaks the ONNX rules.
         OptionError: an object of another type.
     """
@@ -92,6 +95,7 @@ def load(model: Any) -> Source:
     for imports in (private.graph.opset_imports, *(f.opset_imports for f in private.functions.values())):
         if "ai.onnx" in imports:  # the long name of the domain "", which onnx-ir knows in nodes only
             imports.setdefault("", imports.pop("ai.onnx"))
+    _check_functions(private)
     try:
         files |= check_external(private)
         _check_graph(private)
@@ -200,6 +204,19 @@ def _check_versions(ir_version: int, opsets: dict[str, int], name: str) -> None:
         raise UnsupportedModelError(
             f"{name}: has IR version {ir_version}, newer than {newest_ir}, the newest that is accepted here"
         )
+
+
+def _check_functions(model: ir.Model) -> None:
+    """UnsupportedModelError for a function that goes by the name of one of ours and is somebody else's.
+
+    Ours carry a hash of what they compute as overload; rules and kernels know them by name.
+    """
+    for domain, name, overload in model.functions:
+        if domain == custom_ops.DOMAIN and name in custom_ops.specs() and not re.fullmatch("[0-9a-f]{10}", overload):
+            raise UnsupportedModelError(
+                f"function {domain}::{name} with overload {overload!r} is not one of this package's, "
+                f"to which the domain {domain!r} belongs: rename its domain"
+            )
 
 
 def check_external(model: ir.Model) -> set[Path]:
