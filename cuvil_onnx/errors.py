@@ -15,8 +15,11 @@ class ModelLoadError(CuvilError):
 
 
 class UnsupportedModelError(CuvilError):
-    """The model is well formed but newer than what the installed ONNX Runtime accepts, has nothing to run, or gives names
-    of this package to functions of its own."""
+    """The model is well formed but cannot be worked on.
+
+    It is newer than what the installed ONNX Runtime accepts, has nothing to run, or gives names of this package to
+    functions of its own.
+    """
 
 
 class InvalidModelError(CuvilError):
