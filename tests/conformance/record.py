@@ -18,7 +18,7 @@ from pathlib import Path
 import onnx
 
 from tests.conformance.cases import cases
-from tests.conformance.survey import Survey, stock_version, survey
+from tests.conformance.survey import Survey, stock_version, survey, unavailable
 
 ROOT = Path(__file__).resolve().parents[2]
 METRIC = "conformance/onnx_node"
@@ -30,6 +30,9 @@ def main() -> int:
     parser.add_argument("--jobs", type=int, help="processes that share the GPU")
     parser.add_argument("--only", default="", help="cases whose names contain this; nothing is recorded then")
     args = parser.parse_args()
+    if (reason := unavailable()) is not None:
+        print(f"record needs a GPU: {reason}", file=sys.stderr)
+        return 2
     start = time.monotonic()
     names = [n for n in cases() if args.only in n]
     found = survey(names, compute=True, jobs=args.jobs)

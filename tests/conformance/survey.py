@@ -90,6 +90,20 @@ def survey(names: Sequence[str], compute: bool, jobs: int | None = None) -> Surv
     return found
 
 
+def unavailable() -> str | None:
+    """Why the provider cannot run here, None when it can."""
+    reason: str | None = run_all(["reason"], _unavailable, 1)["reason"]
+    return reason
+
+
+def _unavailable(_: str) -> str | None:
+    if "CUVIL_CONFORMANCE_LIBRARY" in os.environ:
+        return None
+    from cuvil_onnx.runtime.registration import unavailable_reason
+
+    return unavailable_reason()
+
+
 def stock_version() -> str:
     """Version and providers of the ONNX Runtime that stands for stock."""
     return str(run_all(["version"], _stock_version, 1)["version"])
