@@ -10,12 +10,12 @@ elapsed time depends on what else the machine does.
 from __future__ import annotations
 
 import argparse
+import json
 import os
 import platform
 import sys
 import tempfile
 import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 from unittest import mock
@@ -59,9 +59,9 @@ def external_model(folder: Path) -> Path:
     return path
 
 
-def _saved(build: Callable[[], onnx.ModelProto], folder: Path) -> Path:
+def _saved(model: onnx.ModelProto, folder: Path) -> Path:
     path = folder / "model.onnx"
-    onnx.save(build(), path)
+    onnx.save(model, path)
     return path
 
 
@@ -87,6 +87,19 @@ def _memory(field: str) -> float:
     """MiB of this process, now (VmRSS) or at most (VmHWM); mapped pages of files count."""
     text = Path("/proc/self/status").read_text(encoding="ascii")
     return next(int(line.split()[1]) / 1024 for line in text.splitlines() if line.startswith(field))
+
+
+def _optimize(name: str, nodes: int) -> dict[str, Any]:
+    """What `_measure` says of one model, in a process of its own."""
+    with tempfile.TemporaryDirectory(prefix="cuvil-scale-") as place:
+        folder = Path(place)
+        if name in GENERATORS:
+            model = _saved(GENERATORS[name](nodes), folder)
+        else:
+            model = _saved(bert_base.build(), folder) if name == "bert_base" else external_model(folder)
+        precision = "fp16" if name.endswith("fp16") else "fp32"
+        job = {"model": str(model), "output": str(folder / "out.onnx"), "precision": precision}
+        return run_job("benchmarks.optimize_scale", job, folder, stock=False)
 
 
 UNITS = {"cpu_s": "s", "wall_s": "s", "rules_cpu_s": "s", "nodes": "nodes", "peak_mb": "MiB"}
@@ -122,15 +135,10 @@ def main() -> int:
     record = Record("optimize_scale", _machine(), versions)
     failed = 0
     for name in args.models or [*GENERATORS, *others]:
-        with tempfile.TemporaryDirectory(prefix="cuvil-scale-") as place:
-            folder = Path(place)
-            if name in GENERATORS:
-                model = _saved(lambda make=GENERATORS[name]: make(args.nodes), folder)  # type: ignore[misc]
-            else:
-                model = _saved(bert_base.build, folder) if name == "bert_base" else external_model(folder)
-            precision = "fp16" if name.endswith("fp16") else "fp32"
-            job = {"model": str(model), "output": str(folder / "out.onnx"), "precision": precision}
-            result = run_job("benchmarks.optimize_scale", job, folder, stock=False)
+        try:
+            result = _optimize(name, args.nodes)
+        except KeyboardInterrupt:
+            break  # what was measured is recorded
         if "error" in result:
             print(f"{name}: {result['error']}", file=sys.stderr)
             failed += 1
@@ -146,8 +154,6 @@ def main() -> int:
 
 if __name__ == "__main__":
     if len(sys.argv) == 3 and sys.argv[1].endswith("job.json"):
-        import json
-
         Path(sys.argv[2]).write_text(json.dumps(_measure(json.loads(Path(sys.argv[1]).read_text()))))
     else:
         sys.exit(main())
