@@ -29,12 +29,21 @@ struct Place {
     const bool blocks = l.inner == 1 && l.block % kEach == 0 && l.axis % kEach == 0;
     uniform = one || rows || blocks;
   }
-  __device__ __forceinline__ int64_t operator()(int64_t i) const {
+  __device__ __forceinline__ int64_t near(int64_t i) const {
     typename Div::Index rest, o, a, in;
     inner.divmod(static_cast<typename Div::Index>(i), rest, in);
     axis.divmod(rest, o, a);
     return static_cast<int64_t>(o) * stride_outer + static_cast<int64_t>(block.div(a)) * stride_axis +
            static_cast<int64_t>(in) * stride_inner;
+  }
+  // Divisions of 64 bits, inlined eight times into each kernel, would take minutes to compile.
+  __device__ __noinline__ int64_t far(int64_t i) const { return near(i); }
+  __device__ __forceinline__ int64_t operator()(int64_t i) const {
+    if constexpr (std::is_same_v<Div, Div64>) {
+      return far(i);
+    } else {
+      return near(i);
+    }
   }
 };
 
