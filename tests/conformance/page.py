@@ -67,7 +67,11 @@ def heading(versions: dict[str, str]) -> str:
 
 
 _NOTES = {
-    "com.microsoft": ["onnx has no cases of these; `tests/gpu` compares them with ONNX Runtime.", ""],
+    "com.microsoft": [
+        "onnx has no cases of these; `tests/gpu` compares them with ONNX Runtime. Those not asked lack an example in "
+        "`tests/conformance/contrib.py`.",
+        "",
+    ],
     "cuvil": ["Described in `custom_ops/OPS.md`; `tests/gpu/test_custom_ops.py` runs every example.", ""],
 }
 
@@ -79,7 +83,8 @@ def _table(rows: list[Row], record: dict[str, Any] | None, *, with_cases: bool) 
         lines = ["| operator | versions | types |", "|---|---|---|"]
     right = set(record["right"]) if record else set()
     for row in rows:
-        cells = [row.entries[0].type, _versions(row.entries), _types(row.types)]
+        types = _types(row.types) or ("" if with_cases else "not asked")
+        cells = [row.entries[0].type, _versions(row.entries), types]
         if with_cases:
             measured = str(sum(n in right for n in row.claimed)) if record else "not measured yet"
             cells += [f"{len(row.claimed)} / {row.total}", measured if row.claimed else ""]
