@@ -1,3 +1,4 @@
+#include "device/by_type.cuh"
 #include "device/index.cuh"
 #include "device/vec.cuh"
 #include "kernels/gather.cuh"
@@ -107,45 +108,19 @@ cudaError_t launch_gather_elements(const GatherElementsParams& p, cudaStream_t s
   int64_t total = 1;
   for (int d = 0; d < p.rank; ++d) total *= p.extent[d];
   if (total == 0) return cudaSuccess;
-  switch (p.element_size) {
-    case 1:
-      gather_elements<device::Uint<1>><<<grid(total), kThreads, 0, stream>>>(p, total);
-      break;
-    case 2:
-      gather_elements<device::Uint<2>><<<grid(total), kThreads, 0, stream>>>(p, total);
-      break;
-    case 4:
-      gather_elements<device::Uint<4>><<<grid(total), kThreads, 0, stream>>>(p, total);
-      break;
-    case 8:
-      gather_elements<device::Uint<8>><<<grid(total), kThreads, 0, stream>>>(p, total);
-      break;
-    default:
-      return cudaErrorInvalidValue;
-  }
-  return cudaGetLastError();
+  return device::by_element_size<8>(p.element_size, [&]<typename T>() {
+    gather_elements<T><<<grid(total), kThreads, 0, stream>>>(p, total);
+    return cudaGetLastError();
+  });
 }
 
 cudaError_t launch_gather_nd(const GatherNDParams& p, cudaStream_t stream) {
   const int64_t total = p.tuples * p.inner;
   if (total == 0) return cudaSuccess;
-  switch (p.element_size) {
-    case 1:
-      gather_nd<device::Uint<1>><<<grid(total), kThreads, 0, stream>>>(p);
-      break;
-    case 2:
-      gather_nd<device::Uint<2>><<<grid(total), kThreads, 0, stream>>>(p);
-      break;
-    case 4:
-      gather_nd<device::Uint<4>><<<grid(total), kThreads, 0, stream>>>(p);
-      break;
-    case 8:
-      gather_nd<device::Uint<8>><<<grid(total), kThreads, 0, stream>>>(p);
-      break;
-    default:
-      return cudaErrorInvalidValue;
-  }
-  return cudaGetLastError();
+  return device::by_element_size<8>(p.element_size, [&]<typename T>() {
+    gather_nd<T><<<grid(total), kThreads, 0, stream>>>(p);
+    return cudaGetLastError();
+  });
 }
 
 }  // namespace cuvil

@@ -1,5 +1,6 @@
 #include <cstring>
 
+#include "device/by_type.cuh"
 #include "device/index.cuh"
 #include "device/vec.cuh"
 #include "kernels/pad.cuh"
@@ -104,20 +105,7 @@ cudaError_t dispatch_mode(const PadParams& p, cudaStream_t stream) {
 }  // namespace
 
 cudaError_t launch_pad(const PadParams& p, cudaStream_t stream) {
-  switch (p.element_size) {
-    case 1:
-      return dispatch_mode<device::Uint<1>>(p, stream);
-    case 2:
-      return dispatch_mode<device::Uint<2>>(p, stream);
-    case 4:
-      return dispatch_mode<device::Uint<4>>(p, stream);
-    case 8:
-      return dispatch_mode<device::Uint<8>>(p, stream);
-    case 16:
-      return dispatch_mode<device::Uint<16>>(p, stream);
-    default:
-      return cudaErrorInvalidValue;
-  }
+  return device::by_element_size<16>(p.element_size, [&]<typename T>() { return dispatch_mode<T>(p, stream); });
 }
 
 }  // namespace cuvil

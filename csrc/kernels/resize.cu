@@ -1,5 +1,6 @@
 #include <cstring>
 
+#include "device/by_type.cuh"
 #include "kernels/resize.cuh"
 #include "kernels/resize_impl.cuh"
 
@@ -80,20 +81,7 @@ Layout layout_of(const ResizeParams& p) {
 }
 
 cudaError_t launch_nearest(const ResizeParams& p, uint32_t total, cudaStream_t stream) {
-  switch (p.element_size) {
-    case 1:
-      return launch<device::Uint<1>>(p, total, stream);
-    case 2:
-      return launch<device::Uint<2>>(p, total, stream);
-    case 4:
-      return launch<device::Uint<4>>(p, total, stream);
-    case 8:
-      return launch<device::Uint<8>>(p, total, stream);
-    case 16:
-      return launch<device::Uint<16>>(p, total, stream);
-    default:
-      return cudaErrorInvalidValue;
-  }
+  return device::by_element_size<16>(p.element_size, [&]<typename T>() { return launch<T>(p, total, stream); });
 }
 
 }  // namespace resize_impl

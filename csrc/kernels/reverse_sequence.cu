@@ -1,3 +1,4 @@
+#include "device/by_type.cuh"
 #include "device/index.cuh"
 #include "device/vec.cuh"
 #include "kernels/reverse_sequence.cuh"
@@ -36,20 +37,7 @@ cudaError_t launch(const ReverseSequenceParams& p, int64_t total, cudaStream_t s
 cudaError_t launch_reverse_sequence(const ReverseSequenceParams& p, cudaStream_t stream) {
   const int64_t total = p.time * p.batch * p.inner;
   if (total == 0) return cudaSuccess;
-  switch (p.element_size) {
-    case 1:
-      return launch<device::Uint<1>>(p, total, stream);
-    case 2:
-      return launch<device::Uint<2>>(p, total, stream);
-    case 4:
-      return launch<device::Uint<4>>(p, total, stream);
-    case 8:
-      return launch<device::Uint<8>>(p, total, stream);
-    case 16:
-      return launch<device::Uint<16>>(p, total, stream);
-    default:
-      return cudaErrorInvalidValue;
-  }
+  return device::by_element_size<16>(p.element_size, [&]<typename T>() { return launch<T>(p, total, stream); });
 }
 
 }  // namespace cuvil

@@ -1,3 +1,4 @@
+#include "device/by_type.cuh"
 #include "device/vec.cuh"
 #include "kernels/scatter_place.cuh"
 
@@ -18,23 +19,10 @@ template <typename Params>
 cudaError_t launch(const Params& p, int64_t total, cudaStream_t stream) {
   if (total == 0) return cudaSuccess;
   const unsigned blocks = device::blocks_for(total, kThreads);
-  switch (p.element_size) {
-    case 1:
-      scatter<device::Uint<1>><<<blocks, kThreads, 0, stream>>>(p, total);
-      break;
-    case 2:
-      scatter<device::Uint<2>><<<blocks, kThreads, 0, stream>>>(p, total);
-      break;
-    case 4:
-      scatter<device::Uint<4>><<<blocks, kThreads, 0, stream>>>(p, total);
-      break;
-    case 8:
-      scatter<device::Uint<8>><<<blocks, kThreads, 0, stream>>>(p, total);
-      break;
-    default:
-      return cudaErrorInvalidValue;
-  }
-  return cudaGetLastError();
+  return device::by_element_size<8>(p.element_size, [&]<typename T>() {
+    scatter<T><<<blocks, kThreads, 0, stream>>>(p, total);
+    return cudaGetLastError();
+  });
 }
 
 }  // namespace

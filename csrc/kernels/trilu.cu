@@ -1,3 +1,4 @@
+#include "device/by_type.cuh"
 #include "device/index.cuh"
 #include "device/vec.cuh"
 #include "kernels/trilu.cuh"
@@ -29,18 +30,7 @@ cudaError_t launch(const TriluParams& p, int64_t total, cudaStream_t stream) {
 cudaError_t launch_trilu(const TriluParams& p, cudaStream_t stream) {
   const int64_t total = p.matrices * p.rows * p.columns;
   if (total == 0) return cudaSuccess;
-  switch (p.element_size) {
-    case 1:
-      return launch<device::Uint<1>>(p, total, stream);
-    case 2:
-      return launch<device::Uint<2>>(p, total, stream);
-    case 4:
-      return launch<device::Uint<4>>(p, total, stream);
-    case 8:
-      return launch<device::Uint<8>>(p, total, stream);
-    default:
-      return cudaErrorInvalidValue;
-  }
+  return device::by_element_size<8>(p.element_size, [&]<typename T>() { return launch<T>(p, total, stream); });
 }
 
 }  // namespace cuvil
