@@ -236,7 +236,8 @@ def test_an_unwritable_tuning_cache_is_no_error(tool: Tool, tmp_path: Path) -> N
 
 
 @pytest.mark.parametrize(
-    ("value", "answer"), [("", "1"), ("on", "1"), ("off", "0"), ("thorough", "2"), ("only:gemm", "0 gemm"), ("only:", "0")]
+    ("value", "answer"),
+    [("", "1"), ("on", "1"), ("off", "0"), ("thorough", "2"), ("only:gemm", "0 gemm"), ("only:", "0")],
 )
 def test_tuning_modes(executable: Path, value: str, answer: str) -> None:
     tool = Tool(executable, {"CUVIL_TUNING": value})
