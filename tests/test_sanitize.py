@@ -1,0 +1,34 @@
+"""What tests.gpu.sanitize makes of the output of compute-sanitizer and pytest."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.gpu.sanitize import verdict
+
+CLEAN = "========= COMPUTE-SANITIZER\n....\n4 passed in 2.0s\n========= ERROR SUMMARY: 0 errors\n"
+INVALID = "========= Invalid __global__ read of size 4 bytes\n=========     at pad+0x10\n"
+
+
+@pytest.mark.parametrize(
+    ("output", "finished", "state"),
+    [
+        (CLEAN, True, "clean"),
+        (CLEAN.replace("0 errors", "2 errors"), True, "errors"),
+        (INVALID + CLEAN.replace("0 errors", "1 error"), True, "errors"),
+        (INVALID, False, "errors"),
+        (CLEAN, False, "unfinished"),
+        ("FAILED tests/gpu/test_pad.py::test_a - x\n1 failed, 3 passed\n", True, "tests failed"),
+        ("3 skipped in 0.1s\n========= ERROR SUMMARY: 0 errors\n", True, "no tests"),
+        (CLEAN + "========= RACECHECK SUMMARY: 0 hazards displayed (0 errors, 0 warnings)\n", True, "clean"),
+        (CLEAN + "========= RACECHECK SUMMARY: 3 hazards displayed (3 errors, 0 warnings)\n", True, "errors"),
+        ("========= Error: Race reported between Write access at a and Read access at b\n", False, "errors"),
+    ],
+)
+def test_verdicts(output: str, finished: bool, state: str) -> None:
+    assert verdict("test_pad", output, finished).state == state
+
+
+def test_failures_are_named() -> None:
+    output = "FAILED tests/gpu/test_pad.py::test_a - x\n1 failed, 3 passed\n"
+    assert verdict("test_pad", output, True).details == ("tests/gpu/test_pad.py::test_a",)
