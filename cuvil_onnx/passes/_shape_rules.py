@@ -189,9 +189,9 @@ def _slice(node: ir.Node, sizes: Sizes) -> Dims | None:
         return None
     given = sizes.ctx.attr(node, "ends")
     ends = tuple(given) if given is not None else sizes.vector(node.inputs[2] if len(node.inputs) > 2 else None)
-    axes = sizes.ints(node, "axes", 3) or list(range(len(starts)))
-    steps = sizes.ints(node, "steps", 4) or [1] * len(starts)
-    if ends is None or len(ends) != len(starts):
+    axes = sizes.ints_or(node, "axes", 3, list(range(len(starts))))
+    steps = sizes.ints_or(node, "steps", 4, [1] * len(starts))
+    if ends is None or axes is None or steps is None or not len(ends) == len(starts) == len(axes) == len(steps):
         return None
     dims = list(x)
     for start, end, axis, step in zip(starts, ends, axes, steps, strict=True):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import onnx_ir as ir
 
 from cuvil_onnx.passes._dims import Dim, Dims, Names
-from cuvil_onnx.rewrite.graph import GraphContext
+from cuvil_onnx.rewrite.graph import GraphContext, names_a_size
 
 MAX_VECTOR = 16
 """Integer tensors with more elements are not shapes."""
@@ -24,7 +24,7 @@ class Sizes:
 
     def symbol(self, declared: Dim | None, value: ir.Value, axis: int) -> str:
         """A declared symbol; files also write "-1", "?" or nothing for sizes that need not be equal."""
-        if isinstance(declared, str) and any(c.isalpha() for c in declared) and declared.lower() != "none":
+        if isinstance(declared, str) and names_a_size(declared):
             return declared
         return self.names.formula(f"{value.name}.{axis}")
 
@@ -49,3 +49,8 @@ class Sizes:
         if given is not None:
             return [int(i) for i in given]
         return self.ctx.ints(node.inputs[index]) if index < len(node.inputs) else None
+
+    def ints_or(self, node: ir.Node, name: str, index: int, default: list[int]) -> list[int] | None:
+        """The same; `default` when absent, None when it is computed."""
+        absent = self.ctx.attr(node, name) is None and (index >= len(node.inputs) or node.inputs[index] is None)
+        return default if absent else self.ints(node, name, index)

@@ -8,6 +8,7 @@ import onnx_ir as ir
 
 from cuvil_onnx.passes._dims import Dim, Names
 from cuvil_onnx.passes._sizes import MAX_VECTOR, Sizes, Vector
+from cuvil_onnx.rewrite.graph import GraphContext
 
 
 def elements(node: ir.Node, sizes: Sizes) -> Vector | None:
@@ -33,7 +34,7 @@ def elements(node: ir.Node, sizes: Sizes) -> Vector | None:
     if kind in ("Cast", "Identity", "Unsqueeze", "Squeeze", "Reshape", "Flatten"):
         if kind == "Cast" and ctx.attr(node, "to") not in (ir.DataType.INT64, ir.DataType.INT32):
             return None
-        return a
+        return a if len(a) == 1 or _stays_a_row(node, ctx) else None
     if kind == "Gather":
         indices = ctx.ints(node.inputs[1])
         ok = indices is not None and all(-len(a) <= i < len(a) for i in indices)
@@ -41,8 +42,11 @@ def elements(node: ir.Node, sizes: Sizes) -> Vector | None:
     if kind == "Slice":
         given = ctx.attr(node, "ends")
         ends = list(given) if given is not None else ctx.ints(node.inputs[2] if len(node.inputs) > 2 else None)
-        starts, steps = sizes.ints(node, "starts", 1), sizes.ints(node, "steps", 4) or [1]
-        return a[starts[0] : ends[0] : steps[0]] if starts and ends and len(starts) == 1 else None
+        starts, steps = sizes.ints(node, "starts", 1), sizes.ints_or(node, "steps", 4, [1])
+        axes = sizes.ints_or(node, "axes", 3, [0])
+        if not starts or not ends or not steps or not axes or len(starts) != 1:
+            return None
+        return a[starts[0] : ends[0] : steps[0]]
     if kind in ("Add", "Sub", "Mul", "Div", "Equal"):
         return _arithmetic(kind, a, sizes.vector(node.inputs[1]), sizes.names)
     if kind == "Where":
@@ -53,6 +57,13 @@ def elements(node: ir.Node, sizes: Sizes) -> Vector | None:
     if kind == "ReduceProd" and all(e is not None for e in a) and not ctx.attr(node, "keepdims", 1):
         return (sizes.names.multiply([e for e in a if e is not None]),)
     return None
+
+
+def _stays_a_row(node: ir.Node, ctx: GraphContext) -> bool:
+    """Whether a vector of several elements is one still; what is made of tables need not keep their order."""
+    if node.op_type in ("Cast", "Identity", "Squeeze"):
+        return True
+    return node.op_type != "Unsqueeze" and ctx.rank(node.outputs[0]) == 1
 
 
 def _arithmetic(kind: str, a: Vector, b: Vector | None, names: Names) -> Vector | None:

@@ -6,7 +6,7 @@ import onnx_ir as ir
 
 from cuvil_onnx.passes.base import KNOWN_DOMAINS
 from cuvil_onnx.rewrite import walk
-from cuvil_onnx.rewrite.graph import GraphContext, named
+from cuvil_onnx.rewrite.graph import GraphContext, named, names_a_size
 from cuvil_onnx.rewrite.trace import Trace
 
 MIN_IR_VERSION = 10
@@ -48,7 +48,7 @@ def _plain(dim: int | ir.SymbolicDim) -> int | ir.SymbolicDim | None:
     """A free size without a name when the file writes it as -1, "?" or the like: equal ones need not be equal sizes."""
     if isinstance(dim, int):
         return dim if dim >= 0 else None
-    return dim if dim.value is not None and any(c.isalpha() for c in dim.value) else None
+    return dim if names_a_size(dim.value) else None
 
 
 def forget_inferred(ctx: GraphContext) -> None:

@@ -23,6 +23,7 @@ import numpy as np
 import numpy.typing as npt
 import onnx_ir as ir
 
+from cuvil_onnx.errors import RewriteError
 from cuvil_onnx.passes.base import Pass
 from cuvil_onnx.passes.computed import computed
 from cuvil_onnx.passes.precision_plan import FLOAT, Plan, plan_precision
@@ -68,6 +69,7 @@ class _Converter:
         for value in results:
             value.type = ir.TensorType(self._target)
         self._restore_float(nodes, plan, results)
+        self._ctx.order.invalidate()  # casts went in by hand
         for node in nodes:
             if node in plan.half and node.domain == "cuvil":
                 self._retype(node)
@@ -160,7 +162,8 @@ class _Converter:
             made.type, made.shape = old.type, old.shape
         new.metadata_props.update(node.metadata_props)
         self._ctx.add_function(function)
-        replace_node(node, (new,), new.outputs, self._ctx)
+        if not replace_node(node, (new,), new.outputs, self._ctx):
+            raise RewriteError(f"{node.op_type} {node.name!r} cannot be made anew for {self._target.name}")
 
 
 def _is_cast(node: ir.Node) -> bool:

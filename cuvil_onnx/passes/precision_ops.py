@@ -101,6 +101,8 @@ def convertible(node: ir.Node, target: ir.DataType, ctx: GraphContext) -> Places
         return None
     inputs = [i for i, v in enumerate(node.inputs) if ctx.dtype(v) == ir.DataType.FLOAT]
     outputs = [i for i, v in enumerate(node.outputs) if ctx.dtype(v) == ir.DataType.FLOAT]
+    if node.domain == "cuvil" and not inputs:
+        return None  # computes in other types, float64 or the other 16-bit one
     if node.domain == "cuvil" and node.op_type == "RotaryEmbedding":
         return Places((0,) if 0 in inputs else (), tuple(outputs))  # cosines and sines may stay in float32
     if node.domain == "cuvil" and node.op_type in CUVIL_OPS:

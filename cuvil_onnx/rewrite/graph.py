@@ -22,6 +22,11 @@ Dim = int | str | None
 DEFAULT_MAX_ELEMENTS = 1 << 20
 
 
+def names_a_size(symbol: str | None) -> bool:
+    """Whether equal symbols of this kind are equal sizes; files also write "?", "-1", "None" or nothing for any size."""
+    return symbol is not None and any(c.isalpha() for c in symbol) and symbol.lower() != "none"
+
+
 class GraphContext:
     """Queries and constructors over one model.
 

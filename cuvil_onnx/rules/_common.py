@@ -10,7 +10,7 @@ import numpy as np
 import onnx_ir as ir
 
 import custom_ops
-from cuvil_onnx.rewrite.graph import Dim, GraphContext
+from cuvil_onnx.rewrite.graph import Dim, GraphContext, names_a_size
 
 HALF = (ir.DataType.FLOAT16, ir.DataType.BFLOAT16)
 TENSOR_CORE_TYPES = (ir.DataType.FLOAT, *HALF)
@@ -22,7 +22,7 @@ def dims(value: ir.Value | None, ctx: GraphContext) -> tuple[Dim, ...] | None:
     shape = ctx.shape(value)
     if shape is None:
         return None
-    return tuple(d if isinstance(d, int) or (d is not None and any(c.isalpha() for c in d)) else None for d in shape)
+    return tuple(d if isinstance(d, int) or names_a_size(d) else None for d in shape)
 
 
 def equal_in_a_sum(size: Dim, full: Dim) -> bool:

@@ -108,7 +108,8 @@ def factor_rows(value: ir.Value, axis: int, nodes: list[ir.Node], ctx: GraphCont
         # An axis of size 1 among others of size 1 may have been added at another place: the elements are the same.
         return widen.inputs[0]
     for user in ctx.users(value):  # made for another tensor that is rotated alike
-        if user.op_type == "Squeeze" and user.domain == "" and dims(user.outputs[0], ctx) == flat:
+        plain = user.op_type == "Squeeze" and user.domain == "" and user.graph is value.graph
+        if plain and dims(user.outputs[0], ctx) == flat:
             return user.outputs[0]
     if ctx.opset() >= 13:
         node = ctx.node("Squeeze", [value, ctx.initializer(np.array([axis], np.int64), "axes")])

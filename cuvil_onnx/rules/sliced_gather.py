@@ -36,7 +36,9 @@ class SlicedGather(Rule):
         if ids.size == 0 or ids.min() < -shape[0] or ids.max() >= shape[0]:
             return Refusal("an index is outside of the table", cut.inputs[0])
         tensor = ctx.tensor(table)
-        if tensor is None or (ids.size - shape[0]) * (tensor.nbytes // max(shape[0], 1)) > MAX_GROWTH:
+        if tensor is None or tensor.dtype == ir.DataType.STRING:
+            return None
+        if (ids.size - shape[0]) * (tensor.nbytes // max(shape[0], 1)) > MAX_GROWTH:
             return Refusal("the rows would take more memory than the table", table)
         axes = cut.inputs[3] if len(cut.inputs) > 3 else None
         if axes is not None and ctx.ints(axes) is None:
@@ -52,6 +54,9 @@ class SlicedGather(Rule):
         inputs = [looked_up, *cut.inputs[1:]]
         axes = ctx.ints(cut.inputs[3]) if len(cut.inputs) > 3 and cut.inputs[3] is not None else None
         if axes is not None and min(axes) < 0:  # counted from the end, where there is one more axis now
-            inputs[3] = ctx.initializer(np.array([a + ids.ndim if a < 0 else a for a in axes], np.int64), "axes")
+            given = ctx.constant(cut.inputs[3])
+            assert given is not None
+            counted = [a + ids.ndim if a < 0 else a for a in axes]
+            inputs[3] = ctx.initializer(np.array(counted, given.dtype), "axes")
         node = ctx.node("Slice", inputs, like=match.root.outputs[0])
         return Replacement((node,), node.outputs)

@@ -54,11 +54,12 @@ def main(arguments: list[str] | None = None) -> int:
         CLAIMED: "".join(f"{name}\n" for name in sorted(found.claimed)),
     }
     lost = [n for n in CLAIMED.read_text(encoding="utf-8").split() if n in found.refusals or n in found.errors]
+    if args.check and heading(versions()) not in PAGE.read_text(encoding="utf-8"):
+        # A newer ONNX Runtime runs the cases as later opsets, whose schemas the provider may not know yet.
+        print("other versions of onnx or ONNX Runtime than the page was written with: nothing is compared")
+        return 0
     if args.check and lost:
         print("no longer taken:", *lost, file=sys.stderr)
-    if args.check and heading(versions()) not in PAGE.read_text(encoding="utf-8"):
-        print("other versions of onnx or ONNX Runtime than the page was written with: it is not compared")
-        return 1 if lost else 0
     stale = [p for p, text in files.items() if not p.is_file() or p.read_text(encoding="utf-8") != text]
     for path in stale:
         if args.check:
