@@ -23,7 +23,7 @@ DEFAULT_MAX_ELEMENTS = 1 << 20
 
 
 def names_a_size(symbol: str | None) -> bool:
-    """Whether equal symbols of this kind are equal sizes; files also write "?", "-1", "None" or nothing for any size."""
+    """Whether equal symbols of this kind are equal sizes; for any size files write "?", "-1", "None" or nothing."""
     return symbol is not None and any(c.isalpha() for c in symbol) and symbol.lower() != "none"
 
 
