@@ -7,33 +7,19 @@ Source: Devlin et al., "BERT: Pre-training of Deep Bidirectional Transformers fo
 from __future__ import annotations
 
 import math
-from typing import Any
 
 import numpy as np
 import onnx
-from onnx import TensorProto, helper, numpy_helper
+from onnx import TensorProto, helper
 
 from models import data, zoo
-from models.weights import Array, Weights
+from models.builder import Builder
 
 SEQUENCE = 128
 LAYERS, HEADS, HIDDEN, INNER, VOCABULARY, POSITIONS = 12, 12, 768, 3072, 30522, 512
 
 
-class _Builder:
-    def __init__(self) -> None:
-        self.weights = Weights(seed=2018)
-        self.nodes: list[onnx.NodeProto] = []
-        self.initializers: list[onnx.TensorProto] = []
-
-    def constant(self, name: str, value: Array) -> str:
-        self.initializers.append(numpy_helper.from_array(value, name))
-        return name
-
-    def node(self, op: str, inputs: list[str], name: str, **attributes: Any) -> str:
-        self.nodes.append(helper.make_node(op, inputs, [f"{name}_out"], name=name, **attributes))
-        return f"{name}_out"
-
+class _Builder(Builder):
     def linear(self, x: str, name: str, columns: int, rows: int) -> str:
         weight = self.constant(f"{name}.weight", self.weights.normal((columns, rows), 0.02))
         bias = self.constant(f"{name}.bias", self.weights.near(0.0, rows, 0.02))
@@ -75,7 +61,7 @@ class _Builder:
 
 
 def build() -> onnx.ModelProto:
-    b = _Builder()
+    b = _Builder(seed=2018)
     for name, value in (("root_of_head", math.sqrt(HIDDEN / HEADS)), ("root_of_two", math.sqrt(2))):
         b.constant(name, np.array(value, np.float32))
     for name, value in (("one", 1.0), ("half", 0.5), ("lowest", float(np.finfo(np.float32).min))):

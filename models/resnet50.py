@@ -6,33 +6,18 @@ for Image Recognition", table 1.
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 import onnx
-from onnx import TensorProto, helper, numpy_helper
+from onnx import TensorProto, helper
 
 from models import data, zoo
-from models.weights import Array, Weights
+from models.builder import Builder
 
 _STAGES = ((64, 3, 1), (128, 4, 2), (256, 6, 2), (512, 3, 2))  # channels, blocks, stride of the first block
 _EXPANSION = 4
 
 
-class _Builder:
-    def __init__(self) -> None:
-        self.weights = Weights(seed=1000)
-        self.nodes: list[onnx.NodeProto] = []
-        self.initializers: list[onnx.TensorProto] = []
-
-    def constant(self, name: str, value: Array) -> str:
-        self.initializers.append(numpy_helper.from_array(value, name))
-        return name
-
-    def node(self, op: str, inputs: list[str], name: str, **attributes: Any) -> str:
-        self.nodes.append(helper.make_node(op, inputs, [f"{name}_out"], name=name, **attributes))
-        return f"{name}_out"
-
+class _Builder(Builder):
     def conv_bn(self, x: str, name: str, shape: tuple[int, int, int], stride: int, scale: float = 1.0) -> str:
         """Convolution [out, in, kernel, kernel] and batch normalisation."""
         out, channels, kernel = shape
@@ -62,7 +47,7 @@ class _Builder:
 
 
 def build() -> onnx.ModelProto:
-    b = _Builder()
+    b = _Builder(seed=1000)
     y = b.node("Relu", [b.conv_bn("input", "stem", (64, 3, 7), 2)], "stem.relu")
     y = b.node("MaxPool", [y], "stem.pool", kernel_shape=[3, 3], strides=[2, 2], pads=[1] * 4)
     channels = 64
