@@ -230,7 +230,8 @@ def input_sets(model: onnx.ModelProto, inputs: Feeds | Sequence[Feeds] | None) -
     required = [i for i in model.graph.input if i.name not in constants]
     if inputs is None:
         return ({i.name: _generate(i, k) for i in required} for k in range(len(BATCHES)))
-    given = [inputs] if isinstance(inputs, Mapping) else list(inputs)
+    listed = inputs if isinstance(inputs, Sequence) else ()
+    given = [inputs] if isinstance(inputs, Mapping) else list(listed)
     if not given or not all(isinstance(feeds, Mapping) for feeds in given):
         raise OptionError("inputs is neither a dict from input names to arrays nor a list of such dicts")
     for feeds in given:

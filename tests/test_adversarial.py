@@ -138,3 +138,10 @@ def test_positions_cut_by_indices_of_either_type(kind: type) -> None:
     constants = {"ids": np.arange(10)[None], "start": np.array([0], kind), "axis": np.array([-1], kind)}
     made = model(nodes, {"tokens": (INT, ["B", "S"])}, {"y": (FLOAT, None)}, table=rows(12, 4), **constants)
     agrees(made, {"tokens": np.zeros((2, 5), np.int64)}, tolerance=0)
+
+
+@pytest.mark.parametrize("wrong", [3, "x", [], [3]])
+def test_inputs_that_are_no_feeds_are_one_error(wrong: object) -> None:
+    made = model([("Relu", ["x"], ["y"])], {"x": (FLOAT, [2])}, {"y": (FLOAT, None)})
+    with pytest.raises(cuvil_onnx.errors.OptionError, match="neither a dict"):
+        cuvil_onnx.optimize(made, inputs=wrong)
