@@ -71,10 +71,11 @@ def test_a_shape_vector_sliced_by_computed_steps() -> None:
     nodes = [
         ("Shape", ["x"], ["n"]),
         ("Slice", ["n", "start", "end", "axis", "steps"], ["m"]),
-        ("ConstantOfShape", ["m"], ["y"]),
+        ("ConstantOfShape", ["m"], ["z"]),
+        ("Shape", ["z"], ["y"]),
     ]
     constants = {"start": np.array([0]), "end": np.array([2]), "axis": np.array([0])}
-    made = model(nodes, {"x": (FLOAT, [2, 5, 8]), "steps": (INT, [1])}, {"y": (FLOAT, None)}, **constants)
+    made = model(nodes, {"x": (FLOAT, [2, 5, 8]), "steps": (INT, [1])}, {"y": (INT, None)}, **constants)
     agrees(made, {"x": rows(2, 5, 8), "steps": np.array([2])})
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import onnx
 import pytest
+from onnx import TensorProto, helper
 
 from tests.rules.rule_testing import Case, apply, attributes, contract, count, fires, graph, node_of, ops, refused
 
@@ -212,3 +213,19 @@ def test_angles_that_differ_by_head_are_refused() -> None:
 def test_idempotent_with_attention_in_between() -> None:
     once = apply(made(PLAIN), "rotary").model
     assert count(once, "rotary") == 0
+
+
+def test_a_squeeze_in_a_branch_is_not_read_from_outside() -> None:
+    head = f"(float[B,S,{N * H}] q, float[1,1,S,{H}] cos, float[1,1,S,{H}] sin) => (float[B,{N},S,{H}] y)"
+    model = made(SPLIT + HALVES + SUM, head)
+    branches = []
+    for name, op in (("then", "Neg"), ("else", "Abs")):
+        nodes = [helper.make_node("Squeeze", ["cos", "c1"], [f"{name}_s"]), helper.make_node(op, [f"{name}_s"], [name])]
+        out = helper.make_tensor_value_info(name, TensorProto.FLOAT, [1, "S", H])
+        branches.append(helper.make_graph(nodes, name, [], [out]))
+    model.graph.input.append(helper.make_tensor_value_info("cond", TensorProto.BOOL, []))
+    model.graph.node.append(
+        helper.make_node("If", ["cond"], ["extra"], then_branch=branches[0], else_branch=branches[1])
+    )
+    model.graph.output.append(helper.make_tensor_value_info("extra", TensorProto.FLOAT, [1, "S", H]))
+    fires(model, "rotary", symbols=SYMBOLS)
