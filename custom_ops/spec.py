@@ -98,11 +98,12 @@ class Example:
     """Inputs and attributes of one node, for the tests that every op gets.
 
     Attributes:
-        inputs: float arrays are float32 and cast to the dtype under test; None is an absent optional input.
+        inputs: float32 arrays are cast to the dtype under test, others stay; None is an absent optional input.
         region: Pointwise only: writes the original nodes and returns the outputs.
         reference: overrides the op's own.
         opset: the lowest opset at which the example's body can be written.
         half: whether the example makes sense in float16 (False when it exceeds the range or tests another type).
+        constant: positions of the inputs that are initializers in every model, such as quantized weights.
     """
 
     name: str
@@ -113,6 +114,7 @@ class Example:
     reference: Callable[[Sequence[Array | None], Mapping[str, Any]], Sequence[Array]] | None = None
     opset: int = 7
     half: bool = True
+    constant: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -29,13 +29,14 @@ class Case:
     expected: Sequence[Array]
 
 
-def build(spec: OpSpec, example: Example, *, opset: int, dtype: ir.DataType, constant: Sequence[int] = ()) -> Case:
+def build(spec: OpSpec, example: Example, *, opset: int, dtype: ir.DataType, constant: Collection[int] = ()) -> Case:
     """The example as a model whose graph inputs are the node's inputs, those in `constant` being initializers.
 
     For bfloat16 the graph's inputs and outputs are float32, with casts around the node.
     """
-    arrays = [None if a is None else np.asarray(a, dtype.numpy()) for a in example.inputs]
-    inputs = [None if a is None else ir.val(f"input{i}", dtype, ir.Shape(a.shape)) for i, a in enumerate(arrays)]
+    constant = {*constant, *example.constant}
+    arrays = [a if a is None or a.dtype != np.float32 else a.astype(dtype.numpy()) for a in example.inputs]
+    inputs = [None if a is None else _value(f"input{i}", a) for i, a in enumerate(arrays)]
     present = [v for v in inputs if v is not None]
     outputs = example.num_outputs
     if example.region is None:
@@ -57,7 +58,7 @@ def build(spec: OpSpec, example: Example, *, opset: int, dtype: ir.DataType, con
     graph = ir.Graph(fed, node.outputs, nodes=[node], opset_imports={"": opset}, name=example.name)
     for index, (weight, data) in enumerate(zip(inputs, arrays, strict=True)):
         if index in constant and weight is not None and data is not None:
-            weight.const_value = ir.Tensor(data, dtype=dtype, name=weight.name)
+            weight.const_value = ir.Tensor(data, dtype=weight.dtype, name=weight.name)
             graph.register_initializer(weight)
     model = ir.Model(graph, ir_version=10)
     install(model, [function])
@@ -67,6 +68,10 @@ def build(spec: OpSpec, example: Example, *, opset: int, dtype: ir.DataType, con
         _cast_at_the_border(proto)
         feeds = {name: a.astype(np.float32) for name, a in feeds.items()}
     return Case(proto, feeds, expected)
+
+
+def _value(name: str, array: Array) -> ir.Value:
+    return ir.val(name, ir.DataType.from_numpy(array.dtype), ir.Shape(array.shape))
 
 
 def _cast_at_the_border(model: onnx.ModelProto) -> None:
