@@ -81,7 +81,7 @@ def file_of_package(package: str, suffix: str) -> Path:
 
 
 def _in_folder(folder: Path, suffix: str) -> Path | None:
-    for path in sorted(folder.rglob("*.onnx")):
+    for path in sorted(folder.rglob(f"*{Path(suffix).suffix}")):
         if str(path).endswith(suffix):
             return path
     for wheel in sorted(folder.glob("*.whl")):
