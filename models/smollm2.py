@@ -2,7 +2,7 @@
 
 ``build`` gives the weights as the float32 values that the quantized ones stand for; cuvil_onnx.quantize.from_gguf puts
 the quantized ones back without loss. Inputs and outputs are those of models/llama.py.
-Needs the packages gguf, and tokenizers for `tokenizer`.
+`tokenizer` needs the package tokenizers.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 import onnx
 
+from cuvil_onnx.quantize.sources import gguf_blocks, gguf_file
 from models import data, llama, zoo
 from models.weights import Array
 
@@ -55,20 +56,13 @@ def gguf_name(name: str) -> str:
 
 
 @functools.cache
-def _reader() -> Any:
-    try:
-        import gguf
-    except ImportError:
-        raise zoo.MissingModelError("install it with: pip install gguf") from None
-    return gguf.GGUFReader(gguf_path())
+def _file() -> gguf_file.GgufFile:
+    return gguf_file.read(gguf_path())
 
 
 def weight(name: str) -> Array:
     """A weight as llama.build wants it, float32."""
-    import gguf
-
-    (tensor,) = (t for t in _reader().tensors if t.name == gguf_name(name))
-    array: Array = gguf.dequantize(tensor.data, tensor.tensor_type).astype(np.float32)
+    array: Array = gguf_blocks.floats(_file().tensors[gguf_name(name)])
     for part, heads in (("q_proj", CONFIG.heads), ("k_proj", CONFIG.key_heads)):
         if part in name:
             array = array[halves_from_pairs(heads, CONFIG.head_size)]
@@ -101,9 +95,9 @@ def tokenizer() -> Any:
         from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, pre_tokenizers
     except ImportError:
         raise zoo.MissingModelError("install it with: pip install tokenizers") from None
-    fields = _reader().fields
-    words = fields["tokenizer.ggml.tokens"].contents()
-    merges = [tuple(merge.split(" ")) for merge in fields["tokenizer.ggml.merges"].contents()]
+    fields = _file().metadata
+    words = fields["tokenizer.ggml.tokens"]
+    merges = [tuple(merge.split(" ")) for merge in fields["tokenizer.ggml.merges"]]
     result = Tokenizer(models.BPE({word: i for i, word in enumerate(words)}, merges))
     result.pre_tokenizer = pre_tokenizers.Sequence(
         [
@@ -113,7 +107,7 @@ def tokenizer() -> Any:
     )
     result.decoder = decoders.ByteLevel()
     control = 3  # llama.cpp's type of tokens that no text produces
-    kinds = fields["tokenizer.ggml.token_type"].contents()
+    kinds = fields["tokenizer.ggml.token_type"]
     special = [word for word, kind in zip(words, kinds, strict=True) if kind == control]
     result.add_special_tokens([AddedToken(word, normalized=False) for word in special])
     return result
