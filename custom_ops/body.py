@@ -84,12 +84,6 @@ class Body:
             return self.op("ReduceMean", x, self.constant([axis], ir.DataType.INT64), keepdims=1)
         return self.op("ReduceMean", x, axes=[axis], keepdims=1)
 
-    def reduce_max(self, x: ir.Value, axis: int) -> ir.Value:
-        """ReduceMax over one axis, which is kept; the axes are an input since opset 18."""
-        if self.opset >= 18:
-            return self.op("ReduceMax", x, self.constant([axis], ir.DataType.INT64), keepdims=1)
-        return self.op("ReduceMax", x, axes=[axis], keepdims=1)
-
     def clip(self, x: ir.Value, low: float, high: float, dtype: ir.DataType) -> ir.Value:
         """Clip; the bounds are inputs since opset 11."""
         if self.opset >= 11:

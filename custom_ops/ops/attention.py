@@ -15,29 +15,48 @@ from custom_ops.spec import Array, Attribute, Call, Example, Inferred, Input, Op
 
 def _body(body: Body, call: Call, inputs: Sequence[ir.Value | None]) -> Sequence[ir.Value]:
     # Not ONNX Attention-23: ONNX Runtime's kernel refuses a mask that broadcasts over the queries.
+    # Where sizes are known none is left for Reshape to infer: from an empty batch nothing can be inferred.
     q, k, v, mask = (*inputs, None, None, None)[:4]
     heads, kv_heads = call.attrs["num_heads"], _kv_heads(call.attrs)
     q, k, v = _split_heads(body, call, (q, k, v))
-    grouped = kv_heads != heads
+    shared = heads // kv_heads
+    grouped = shared > 1
+    separate = _shape(body, q) if grouped else None
     if grouped:  # the queries of all heads that share a key, one below the other: nothing is repeated
-        q = body.reshape(q, [0, kv_heads, -1, 0])
+        q = body.op("Reshape", q, _regrouped(body, separate, [1, 1, shared, 1], [1, shared, 1, 1]))
     scores = body.op("Mul", body.op("MatMul", q, k), body.constant(call.attrs["scale"], body.wide))
+    joined = _shape(body, scores) if grouped else None
     if grouped:
-        scores = body.reshape(scores, [0, heads, -1, 0])
+        scores = body.op("Reshape", scores, _regrouped(body, joined, [1, shared, 1, 1], [1, 1, shared, 1]))
     if mask is not None:
         mask = _addend(body, call, mask)
         scores = body.op("Add", scores, mask)
     if call.attrs["causal"]:
         scores = _hide_future(body, scores)
     weights = body.op("Softmax", scores, axis=3)
-    if grouped:
-        weights = body.reshape(weights, [0, kv_heads, -1, 0])
-    context = body.op("MatMul", weights, v)
-    if grouped:
-        context = body.reshape(context, [0, heads, -1, 0])
     if call.attrs["masked_rows_zero"] and mask is not None:
-        context = _zero_masked_rows(body, scores if call.attrs["causal"] else mask, context)
-    return [body.narrow(body.reshape(body.transpose(context, [0, 2, 1, 3]), [0, 0, -1]))]
+        weights = _zero_hidden(body, scores if call.attrs["causal"] else mask, weights)
+    if grouped:
+        weights = body.op("Reshape", weights, joined)
+    context = body.op("MatMul", weights, v)
+    size = _head_size(call, 2)
+    if grouped:
+        if size is None or size != _head_size(call, 0):
+            separate = _regrouped(body, _shape(body, context), [1, shared, 1, 1], [1, 1, shared, 1])
+        context = body.op("Reshape", context, separate)
+    width = -1 if size is None else heads * size
+    return [body.narrow(body.reshape(body.transpose(context, [0, 2, 1, 3]), [0, 0, width]))]
+
+
+def _shape(body: Body, x: ir.Value) -> ir.Value:
+    return body.op("Shape", x)
+
+
+def _regrouped(body: Body, sizes: ir.Value | None, times: Sequence[int], parts: Sequence[int]) -> ir.Value:
+    """The sizes of a tensor of which one axis becomes longer and another shorter."""
+    assert sizes is not None
+    int64 = ir.DataType.INT64
+    return body.op("Div", body.op("Mul", sizes, body.constant(times, int64)), body.constant(parts, int64))
 
 
 def _kv_heads(attrs: Mapping[str, Any]) -> int:
@@ -45,19 +64,32 @@ def _kv_heads(attrs: Mapping[str, Any]) -> int:
     return int(attrs["kv_num_heads"] or attrs["num_heads"])
 
 
+def _head_size(call: Call, index: int) -> int | None:
+    """The size of the heads of Q, K or V; None when it is not known."""
+    heads, kv_heads = call.attrs["num_heads"], _kv_heads(call.attrs)
+    packed = call.attrs["layout"] == "packed"
+    given = call.shape(0 if packed else index)
+    if given is None or not isinstance(given[-1], int):
+        return None
+    if _heads_first(call, index):
+        return given[-1]
+    return given[-1] // (heads + 2 * kv_heads if packed else kv_heads if index else heads)
+
+
 def _split_heads(body: Body, call: Call, inputs: Sequence[ir.Value | None]) -> tuple[ir.Value, ir.Value, ir.Value]:
     """Q [B, N, S, H], K [B, G, H, T] and V [B, G, T, H]."""
     heads, kv_heads = call.attrs["num_heads"], _kv_heads(call.attrs)
     whole = inputs[0]
     assert whole is not None
+    known = [-1 if size is None else size for size in (_head_size(call, i) for i in range(3))]
     if call.attrs["layout"] == "packed" and kv_heads != heads:
         sizes = [heads, kv_heads, kv_heads]
-        parts = body.split(body.reshape(body.widen(whole), [0, 0, sum(sizes), -1]), sizes, axis=2)
+        parts = body.split(body.reshape(body.widen(whole), [0, 0, sum(sizes), known[0]]), sizes, axis=2)
     else:
         three = body.split(body.widen(whole), 3, axis=2) if call.attrs["layout"] == "packed" else None
         given = three or [body.widen(x) for x in inputs if x is not None]
         parts = [
-            x if _heads_first(call, i) else body.reshape(x, [0, 0, n, -1])
+            x if _heads_first(call, i) else body.reshape(x, [0, 0, n, known[i]])
             for i, (x, n) in enumerate(zip(given, (heads, kv_heads, kv_heads), strict=True))
         ]
     q, k, v = parts
@@ -68,8 +100,8 @@ def _split_heads(body: Body, call: Call, inputs: Sequence[ir.Value | None]) -> t
 
 def _heads_first(call: Call, index: int) -> bool:
     """Whether K or V is [B, G, T, H], as caches are."""
-    given = call.shape(index)
-    return index > 0 and given is not None and len(given) == 4
+    given = call.shape(index) if index else None
+    return given is not None and len(given) == 4
 
 
 def _addend(body: Body, call: Call, mask: ir.Value) -> ir.Value:
@@ -82,10 +114,10 @@ def _addend(body: Body, call: Call, mask: ir.Value) -> ir.Value:
     return body.cast(mask, body.wide, dtype)
 
 
-def _zero_masked_rows(body: Body, hiding: ir.Value, context: ir.Value) -> ir.Value:
-    """0 in the rows of `context` whose every key is hidden by `hiding`, [.., S or 1, T or 1]."""
-    hidden = body.op("Equal", body.reduce_max(hiding, -1), body.constant(-np.inf, body.wide))
-    return body.op("Where", hidden, body.constant(0.0, body.wide), context)
+def _zero_hidden(body: Body, hiding: ir.Value, weights: ir.Value) -> ir.Value:
+    """`weights` with 0 for keys hidden by `hiding`: rows of nothing else are NaN before, in others it is 0 already."""
+    hidden = body.op("Equal", hiding, body.constant(-np.inf, body.wide))
+    return body.op("Where", hidden, body.constant(0.0, body.wide), weights)
 
 
 def _hide_future(body: Body, scores: ir.Value) -> ir.Value:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 import numpy as np
 import onnx
 import onnx_ir as ir
@@ -80,3 +82,42 @@ def test_attention_row_without_any_key_is_nan() -> None:
     (y,) = run(case.model, case.feeds)
     assert np.isnan(y[0, 0]).all()
     np.testing.assert_allclose(y[0, 1], 1.0)
+
+
+def emptied(example: Example, axis: int) -> Example:
+    """The example without batch (axis 0) or without tokens (axis 1)."""
+
+    def cut(array: np.ndarray | None, index: int) -> np.ndarray | None:
+        if array is None or (axis == 0 and (array.shape[0] == 1 or array.ndim < 3)):
+            return array
+        if axis == 0:
+            return array[:0]
+        if index == 3:  # a mask [.., S, T]
+            return array[..., :0, :0] if array.ndim > 1 and array.shape[-2] > 1 else array[..., :0]
+        return array[:, :, :0] if array.ndim == 4 else array[:, :0]
+
+    return dataclasses.replace(example, inputs=tuple(cut(a, i) for i, a in enumerate(example.inputs)))
+
+
+@pytest.mark.parametrize("axis", [0, 1])
+@pytest.mark.parametrize("opset", [11, 17, 23])
+@pytest.mark.parametrize("name", ["Attention", "RotaryEmbedding", "GatedUnit"])
+def test_bodies_take_empty_inputs(name: str, opset: int, axis: int) -> None:
+    spec = custom_ops.get(name)
+    for whole in spec.examples():
+        first = whole.inputs[0]
+        if first is None or first.ndim < 3 or first.shape[0] == 1:
+            continue
+        example = emptied(whole, axis)
+        inputs = [None if a is None else ir.val(f"i{k}", FLOAT, a.shape) for k, a in enumerate(example.inputs)]
+        node, function = custom_ops.make(name, inputs, 1, example.attrs, opset=opset, dtype=FLOAT)
+        node.outputs[0].name = "y"
+        for value in inputs:  # the body must not depend on knowing which size is zero
+            if value is not None:
+                value.shape = ir.Shape([None if d == 0 else d for d in value.shape or ()])
+        graph = ir.Graph([v for v in inputs if v is not None], node.outputs, nodes=[node], opset_imports={"": opset})
+        graph.name = "empty"
+        model = ir.Model(graph, ir_version=10)
+        custom_ops.install(model, [function])
+        (y,) = run(ir.to_proto(model), {f"i{k}": a for k, a in enumerate(example.inputs) if a is not None})
+        assert y.size == 0 and y.shape[axis] == 0 and y.ndim == 3, example.name
