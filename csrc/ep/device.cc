@@ -88,12 +88,17 @@ void require_machine_code(const DeviceInfo& device) {
 }
 
 DeviceGuard::DeviceGuard(int device) {
-  int current = 0;
-  CUVIL_CUDA(cudaGetDevice(&current));
-  if (current == device) return;
   if (context_api().get(&previous_) != 0) previous_ = nullptr;
+  if (previous_) {
+    int current = 0;
+    CUVIL_CUDA(cudaGetDevice(&current));
+    if (current == device) return;
+  }
+  // Without a context, the runtime's number is where this library last was on this thread: it says nothing.
   CUVIL_CUDA(cudaSetDevice(device));
-  changed_ = true;
+  // A thread that never used CUDA would get the first GPU's context at its own first call too, so that one may stay:
+  // most applications have one GPU, and setting it anew for every kernel costs more than the launch.
+  changed_ = previous_ != nullptr || device != 0;
 }
 
 DeviceGuard::~DeviceGuard() {

@@ -38,6 +38,8 @@ def main() -> int:
     found = survey(names, compute=True, jobs=args.jobs)
     for line in found.failures():
         print(f"WRONG {line}")
+    for line in found.shared_failures():
+        print(f"wrong like stock: {line}")
     for alone, total, cause, waiting in found.gaps()[:20]:
         print(f"missing: {alone} cases ({total} with others) {cause} | {waiting[0]}")
     print(
@@ -67,6 +69,7 @@ def _write(found: Survey, stock: str, out: Path) -> Path:
     content = json.loads(path.read_text(encoding="utf-8"))
     content["command"] = content["command"].replace("benchmarks.record", "tests.conformance.record")
     content["failures"] = found.failures()
+    content["failures_like_stock"] = found.shared_failures()
     content["right"] = sorted(found.right)
     path.write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
     return path

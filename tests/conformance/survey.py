@@ -40,13 +40,14 @@ class Survey:
         return [n for n, verdict in self.stock.items() if verdict == RIGHT]
 
     def failures(self) -> list[str]:
-        """One line for each case that the provider takes and gets wrong, also where stock has no answer."""
-        lines = []
-        for name, result in self.results.items():
-            if result not in (RIGHT, None):
-                lines.append(f"{name}: {result}" + ("" if self.stock[name] == RIGHT else " (stock does not pass it)"))
-        lines += [f"{n}: no session: {e}" for n, e in self.errors.items() if self.stock[n] == RIGHT]
-        return lines
+        """One line for each case that stock passes, the provider takes and gets wrong."""
+        wrong = [f"{n}: {self.results[n]}" for n in self.claimed if self.results[n] not in (RIGHT, None)]
+        return wrong + [f"{n}: no session: {e}" for n, e in self.errors.items() if self.stock[n] == RIGHT]
+
+    def shared_failures(self) -> list[str]:
+        """One line for each case that neither stock nor the provider gets right, though both take it."""
+        taken = [n for n, result in self.results.items() if result not in (RIGHT, None) and self.stock[n] != RIGHT]
+        return [f"{n}: {self.results[n]} (stock: {self.stock[n]})" for n in taken]
 
     def gaps(self) -> list[tuple[int, int, str, list[str]]]:
         """(cases that wait for this alone, cases that wait for it, cause, cases), the most valuable first."""

@@ -13,7 +13,27 @@ from cuvil_onnx.runtime.registration import EP_NAME, unavailable_reason
 
 # Free memory is a figure of the whole card: it says nothing while other processes come and go on it.
 SHARED_CARD = "PYTEST_XDIST_WORKER" in os.environ or "CUVIL_SHARED_CARD" in os.environ
-measures_the_card = pytest.mark.skipif(SHARED_CARD, reason="measures memory of a card that other tests use too")
+measures_the_card = pytest.mark.skipif(SHARED_CARD, reason="measures a card that other tests use too")
+
+
+def _one_thread_a_session() -> None:
+    """Sessions get no pool of threads, which would spin for the cores of the other test processes (load 1,000 seen)."""
+    create = ort.InferenceSession.__init__
+
+    class OneThread(ort.SessionOptions):  # type: ignore[misc]
+        def __init__(self) -> None:
+            super().__init__()
+            self.intra_op_num_threads = 1
+
+    def __init__(self: object, model: object, sess_options: object = None, *args: object, **kwargs: object) -> None:
+        create(self, model, OneThread() if sess_options is None else sess_options, *args, **kwargs)
+
+    ort.SessionOptions = OneThread
+    ort.InferenceSession.__init__ = __init__
+
+
+if SHARED_CARD:
+    _one_thread_a_session()
 
 
 @pytest.fixture(scope="session")

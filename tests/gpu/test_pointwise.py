@@ -20,6 +20,7 @@ from hypothesis import strategies as st
 
 import custom_ops
 from custom_ops.body import Body
+from tests.gpu.conftest import measures_the_card
 from tests.gpu.single_op import MakeSession, quick, sample
 
 Array = np.ndarray
@@ -273,6 +274,7 @@ def run_saved(directory: str) -> None:
     np.save(f"{directory}/y.npy", session.run(None, {"input0": np.load(f"{directory}/x.npy")})[0])
 
 
+@measures_the_card
 def test_cast_add_relu_moves_90_percent_of_copy_bandwidth(ep_session: MakeSession) -> None:
     cuda = pytest.importorskip("cuvil_onnx.runtime.cuda_driver")
     count, repeats = 2**26, 20
