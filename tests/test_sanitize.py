@@ -19,6 +19,7 @@ INVALID = "========= Invalid __global__ read of size 4 bytes\n=========     at p
         (INVALID, False, "errors"),
         (CLEAN, False, "unfinished"),
         ("FAILED tests/gpu/test_pad.py::test_a - x\n1 failed, 3 passed\n", True, "tests failed"),
+        ("========= Error: the target did not start\n", True, "broken"),
         ("3 skipped in 0.1s\n========= ERROR SUMMARY: 0 errors\n", True, "no tests"),
         (CLEAN + "========= RACECHECK SUMMARY: 0 hazards displayed (0 errors, 0 warnings)\n", True, "clean"),
         (CLEAN + "========= RACECHECK SUMMARY: 3 hazards displayed (3 errors, 0 warnings)\n", True, "errors"),

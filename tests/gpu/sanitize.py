@@ -27,7 +27,7 @@ SKIPPED = "not 2_31 and not 16777216 and not 90_percent and not thousand"
 
 @dataclasses.dataclass(frozen=True)
 class Verdict:
-    """What became of one file: ``state`` is "clean", "errors", "tests failed", "unfinished" or "no tests"."""
+    """What became of one file: ``state`` is "clean", "errors", "tests failed", "unfinished", "broken" or "no tests"."""
 
     file: str
     state: str
@@ -51,7 +51,9 @@ def verdict(file: str, output: str, finished: bool) -> Verdict:
         return Verdict(file, "unfinished")
     if failures:
         return Verdict(file, "tests failed", tuple(re.findall(r"^FAILED (\S+)", output, re.M))[:5])
-    return Verdict(file, "clean" if re.search(r"\d+ passed", output) else "no tests")
+    if re.search(r"\d+ (passed|skipped)", output):
+        return Verdict(file, "clean" if " passed" in output else "no tests")
+    return Verdict(file, "broken", tuple(output.splitlines()[-4:]))  # pytest did not come to its summary
 
 
 def run(file: Path, tool: str, limit: float) -> Verdict:
@@ -60,7 +62,7 @@ def run(file: Path, tool: str, limit: float) -> Verdict:
     if tool == "memcheck":  # some tests run out of memory on purpose; that is no access out of bounds
         command[1:1] = ["--report-api-errors", "no"]
     command += [str(file), "-q", "-rf", "-p", "no:cacheprovider", "-k", SKIPPED]
-    env = {"CUVIL_TEST_EXAMPLES": "1", "CUVIL_SHARED_CARD": "1", **os.environ}
+    env = {"CUVIL_TEST_EXAMPLES": "1", "CUVIL_SHARED_CARD": "1", "OPENBLAS_NUM_THREADS": "1", **os.environ}
     process = subprocess.Popen(
         command, cwd=ROOT, env=env, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, start_new_session=True
     )
@@ -86,10 +88,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     files = args.files or sorted((ROOT / "tests" / "gpu").glob("test_*.py"))
     states = set()
     with concurrent.futures.ThreadPoolExecutor(args.jobs) as pool:
-        for result in pool.map(lambda file: run(file, args.tool, args.limit), files):
+        begun = [pool.submit(run, file, args.tool, args.limit) for file in files]
+        for done in concurrent.futures.as_completed(begun):
+            result = done.result()
             print(f"{result.file:28} {result.state}", *result.details, sep="  ", flush=True)
             states.add(result.state)
-    if states & {"errors", "tests failed"}:
+    if states & {"errors", "tests failed", "broken"}:
         return 1
     return 2 if "unfinished" in states else 0
 
