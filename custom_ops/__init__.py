@@ -4,7 +4,7 @@
 what C++ and the documentation need from the specifications.
 """
 
-from custom_ops.factory import install, make, retype
+from custom_ops.factory import fingerprint, install, make, retype
 from custom_ops.program import UnsupportedError
 from custom_ops.region import Region
 from custom_ops.registry import get, specs
@@ -17,6 +17,7 @@ __all__ = [
     "OpSpec",
     "Region",
     "UnsupportedError",
+    "fingerprint",
     "get",
     "install",
     "make",

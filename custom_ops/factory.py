@@ -124,9 +124,7 @@ def _make_pointwise(
         written = regions.write(region, values, formals, opset, dtype)
         attrs = _complete(spec, {"program": written.program, "outputs": written.outputs})
         _check(spec, Call(spec.name, tuple(values), len(region.outputs), attrs, opset, dtype))
-        function = _function(spec, written.body, formals, written.results, opset, None if key is None else repr(key))
-        for domain in written.domains:
-            function.graph.opset_imports[domain] = 1
+        function = _function(spec, written.body, formals, written.results, opset, written.domains)
         known = attrs, written.dtypes, function
         if cache is not None and key is not None:
             cache["custom_ops", key] = known
@@ -180,28 +178,39 @@ def _check(spec: OpSpec, call: Call) -> None:
         spec.check(call)
 
 
+def fingerprint(function: ir.Function) -> str:
+    """The overload of a function of this domain: a hash of what it computes.
+
+    Descriptions and metadata, which tools add, do not count.
+    """
+    proto = ir.serde.serialize_function(function)
+    for name in ("overload", "doc_string", "value_info", "metadata_props"):
+        proto.ClearField(name)
+    for node in proto.node:
+        node.ClearField("doc_string")
+        node.ClearField("metadata_props")
+    return hashlib.sha256(proto.SerializeToString(deterministic=True)).hexdigest()[:10]
+
+
 def _function(
     spec: OpSpec,
     body: Body,
     inputs: Sequence[ir.Value],
     outputs: Sequence[ir.Value],
     opset: int,
-    identity: str | None = None,
+    domains: Iterable[str] = (),
 ) -> ir.Function:
-    """The function of a body; `identity` is a text that equal bodies have in common, by default the body's bytes."""
+    """The function of a body whose nodes are of the default domain or of `domains`."""
     for value, name in zip(outputs, spec.formal_outputs(len(outputs)), strict=True):
         value.name = name
     for index, node in enumerate(body.nodes):
         node.name = f"n{index}"
-    graph = ir.Graph(inputs, outputs, nodes=body.nodes, opset_imports={"": opset}, name=spec.name)
+    imports = {"": opset} | dict.fromkeys(domains, 1)
+    graph = ir.Graph(inputs, outputs, nodes=body.nodes, opset_imports=imports, name=spec.name)
     # Declared without values: every attribute is on the node, and the body has been written for those.
     declared = [ir.Attr(a.name, ir.AttributeType.UNDEFINED, None) for a in spec.attributes]
     function = ir.Function(DOMAIN, spec.name, graph=graph, attributes=declared)
-    if identity is None:
-        text = ir.serde.serialize_function(function).SerializeToString(deterministic=True)
-    else:
-        text = identity.encode()
-    function.overload = hashlib.sha256(text).hexdigest()[:10]
+    function.overload = fingerprint(function)
     return function
 
 

@@ -6,7 +6,6 @@ import dataclasses
 import logging
 import math
 import os
-import re
 from pathlib import Path
 from typing import Any
 
@@ -209,13 +208,16 @@ def _check_versions(ir_version: int, opsets: dict[str, int], name: str) -> None:
 def _check_functions(model: ir.Model) -> None:
     """UnsupportedModelError for a function that goes by the name of one of ours and is somebody else's.
 
-    Ours carry a hash of what they compute as overload; rules and kernels know them by name.
+    Ours carry a hash of what they compute as overload; rules and kernels know them by name. One whose body was changed,
+    as by a converter of element types, is no longer ours.
     """
-    for domain, name, overload in model.functions:
-        if domain == custom_ops.DOMAIN and name in custom_ops.specs() and not re.fullmatch("[0-9a-f]{10}", overload):
+    for (domain, name, overload), function in model.functions.items():
+        if domain != custom_ops.DOMAIN or name not in custom_ops.specs():
+            continue
+        if overload != custom_ops.fingerprint(function):
             raise UnsupportedModelError(
                 f"function {domain}::{name} with overload {overload!r} is not one of this package's, "
-                f"to which the domain {domain!r} belongs: rename its domain"
+                f"to which the domain {domain!r} belongs, or was changed since: rename its domain"
             )
 
 
