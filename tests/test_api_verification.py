@@ -70,3 +70,13 @@ def test_a_model_that_cannot_be_run_can_only_be_optimized_unverified() -> None:
     model = helper.make_model(graph, opset_imports=imports, ir_version=9)
     with pytest.raises(VerificationError, match="cannot verify"):
         cuvil_onnx.optimize(model, verify=True)
+
+
+@pytest.mark.parametrize("dims", [[2**62], [2**62, 2**62], ["batch", 2**40]])
+def test_sizes_that_no_machine_can_hold_are_not_tried(dims: list[int | str]) -> None:
+    infos = [helper.make_tensor_value_info(name, onnx.TensorProto.FLOAT, dims) for name in "xy"]
+    graph = helper.make_graph([helper.make_node("Relu", ["x"], ["y"])], "g", infos[:1], infos[1:])
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+    assert "an input has more than" in cuvil_onnx.optimize(model).report.verification
+    with pytest.raises(VerificationError, match=r"cannot verify: an input has more than .* elements"):
+        cuvil_onnx.optimize(model, verify=True)

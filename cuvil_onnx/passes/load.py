@@ -6,6 +6,7 @@ import dataclasses
 import logging
 import math
 import os
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -42,17 +43,32 @@ class Source:
         path: the file it came from.
         files: every file that must not be overwritten (the model and its external data).
         kind: "path", "bytes", "proto", "graphsurgeon" or "ir": what ``optimize`` was given.
+        data: of each file with external data its size, when it was written, and the name of a weight in it.
     """
 
     model: ir.Model
     path: Path | None
     files: frozenset[Path]
     kind: str
+    data: Mapping[Path, tuple[int, int, str]] = dataclasses.field(default_factory=dict)
 
     @property
     def external(self) -> bool:
         """Whether weights came from files of their own."""
         return bool(self.files - (set() if self.path is None else {self.path.resolve()}))
+
+    def check_data(self) -> None:
+        """ModelLoadError when a file with weights, which are read only when they are needed, is another by now."""
+        for file, (size, written, name) in self.data.items():
+            try:
+                found = file.stat()
+            except OSError as error:
+                raise ModelLoadError(f"weight {name!r}: {file} cannot be read any more: {error.strerror}") from error
+            if found.st_size != size:
+                message = f"{file} has {found.st_size} bytes, {size} when the model was loaded"
+                raise ModelLoadError(f"weight {name!r}: {message}")
+            if found.st_mtime_ns != written:
+                raise ModelLoadError(f"weight {name!r}: {file} was written again after the model was loaded")
 
 
 def load(model: Any) -> Source:
@@ -96,13 +112,15 @@ def load(model: Any) -> Source:
             imports.setdefault("", imports.pop("ai.onnx"))
     _check_functions(private)
     try:
-        files |= check_external(private)
+        data = check_external(private)
         _check_graph(private)
     except CuvilError:
         raise
     except Exception as error:  # text that is none, weights of no type: found only when the model is written again
         raise InvalidModelError(f"invalid model: {_cause(error)}") from error
-    return Source(private, path, frozenset(files), kind)
+    stats = {file: (file.stat(), name) for file, name in data.items()}
+    known = {file: (stat.st_size, stat.st_mtime_ns, name) for file, (stat, name) in stats.items()}
+    return Source(private, path, frozenset(files | data.keys()), kind, known)
 
 
 def read_proto(path: Path) -> onnx.ModelProto:
@@ -221,9 +239,13 @@ def _check_functions(model: ir.Model) -> None:
             )
 
 
-def check_external(model: ir.Model) -> set[Path]:
-    """Files that hold weights; ModelLoadError for a missing or short one, or one outside of the model's folder."""
-    files: set[Path] = set()
+def check_external(model: ir.Model) -> dict[Path, str]:
+    """Files that hold weights, and the name of a weight in each.
+
+    Raises:
+        ModelLoadError: a missing or short file, or one outside of the model's folder.
+    """
+    files: dict[Path, str] = {}
     for graph, _ in walk.all_graphs(model.graph):
         for value in graph.initializers.values():
             tensor = value.const_value
@@ -239,7 +261,7 @@ def check_external(model: ir.Model) -> set[Path]:
                 raise ModelLoadError(
                     f"weight {value.name!r}: {tensor.path} has {file.stat().st_size} bytes, {end} required"
                 )
-            files.add(file)
+            files.setdefault(file, value.name or "")
     return files
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import Any
 
@@ -107,3 +108,27 @@ def test_bad_external_data_is_refused(place: Any, kind: str, tmp_path: Path) -> 
     (folder / "m.onnx").write_bytes(place(outside(**entries)).SerializeToString())
     with pytest.raises(ModelLoadError, match=message):
         optimize(folder / "m.onnx")
+
+
+def saved_with_data(folder: Path) -> Path:
+    (folder / "w.bin").write_bytes(W.tobytes())
+    onnx.save(initializer(outside()), folder / "m.onnx")
+    return folder / "m.onnx"
+
+
+@pytest.mark.parametrize(
+    ("damage", "reason"),
+    [
+        (lambda file: file.write_bytes(W.tobytes()[:8]), "has 8 bytes, 16 when the model was loaded"),
+        (lambda file: file.unlink(), "cannot be read any more"),
+        (lambda file: os.utime(file, (1, 1)), "was written again after the model was loaded"),
+    ],
+)
+def test_data_that_changes_between_optimize_and_save(tmp_path: Path, damage: Any, reason: str) -> None:
+    result = optimize(saved_with_data(tmp_path), verify=False)
+    damage(tmp_path / "w.bin")
+    with pytest.raises(ModelLoadError, match=rf"weight 'w': .*w\.bin {reason}"):
+        result.save(tmp_path / "out.onnx")
+    with pytest.raises(ModelLoadError, match=reason):
+        _ = result.model
+    assert not list(tmp_path.glob("*out*"))
