@@ -15,7 +15,7 @@ from cuvil_onnx import errors
 from cuvil_onnx.runtime.registration import get_ep_name, get_ep_names, get_library_path, register
 
 if TYPE_CHECKING:
-    from cuvil_onnx.api import Optimized, optimize
+    from cuvil_onnx.api import Optimized, optimize, quantize
     from cuvil_onnx.runtime.devices import devices
     from cuvil_onnx.runtime.session import InferenceSession
 
@@ -31,6 +31,7 @@ __all__ = [
     "get_ep_names",
     "get_library_path",
     "optimize",
+    "quantize",
     "register",
 ]
 
@@ -40,6 +41,7 @@ _LAZY = {
     "Optimized": "cuvil_onnx.api",
     "devices": "cuvil_onnx.runtime.devices",
     "optimize": "cuvil_onnx.api",
+    "quantize": "cuvil_onnx.quantize",  # a package that can be called
 }
 
 _INSTALL = 'install cuvil_onnx with one of its extras, pip install ".[gpu]" or ".[cpu]"'
@@ -49,7 +51,8 @@ def __getattr__(name: str) -> Any:
     if name not in _LAZY:
         raise AttributeError(f"module 'cuvil_onnx' has no attribute {name!r}")
     try:
-        value = getattr(importlib.import_module(_LAZY[name]), name)
+        value = importlib.import_module(_LAZY[name])
+        value = value if name == "quantize" else getattr(value, name)
     except ModuleNotFoundError as error:
         if error.name != "onnxruntime":
             raise

@@ -25,6 +25,9 @@ from cuvil_onnx.passes.sensitivity.guard import find_sensitive
 from cuvil_onnx.passes.shape_chain import simplify_shape_chains
 from cuvil_onnx.passes.shapes import infer_shapes
 from cuvil_onnx.passes.symbols import name_dimensions
+from cuvil_onnx.quantize.driver import Outcome, quantize_model
+from cuvil_onnx.quantize.insert import NAME as QUANTIZE
+from cuvil_onnx.quantize.settings import Settings
 from cuvil_onnx.rewrite.discovery import discover
 from cuvil_onnx.rewrite.driver import Driver
 from cuvil_onnx.rewrite.graph import GraphContext
@@ -59,7 +62,13 @@ class Inputs:
 
 @dataclasses.dataclass(frozen=True)
 class Options:
-    """What ``optimize`` was asked for, see there; ``keep`` names values that stay in float32 in any precision."""
+    """What ``optimize`` was asked for, see there.
+
+    Attributes:
+        keep: names of values that stay in float32 in any precision.
+        quantize: how to quantize weights; None: not at all.
+        keep_float: also give the models that quantization is verified with.
+    """
 
     precision: str = "fp32"
     level: str = "all"
@@ -67,6 +76,8 @@ class Options:
     skip: frozenset[str] = frozenset()
     only: frozenset[str] | None = None
     keep: frozenset[str] = frozenset()
+    quantize: Settings | None = None
+    keep_float: bool = False
 
     @staticmethod
     def checked(
@@ -93,10 +104,14 @@ class Options:
         return dataclasses.replace(self, skip=self.skip | {name})
 
 
-def run(model: ir.Model, trace: Trace, options: Options, inputs: Inputs | None = None) -> None:
+def run(model: ir.Model, trace: Trace, options: Options, inputs: Inputs | None = None) -> Outcome | None:
     """The whole pipeline, in the order in which each step helps the next.
 
     With ``inputs`` the error of a conversion to 16 bits is measured, and nodes that cause too much of it are kept.
+    Weights are quantized when projections have been packed, and before a conversion to 16 bits rounds them.
+
+    Returns:
+        the account of the quantization, if there was one.
 
     Raises:
         UnsupportedModelError: bf16 was asked for and the model's opset has no such type.
@@ -106,7 +121,7 @@ def run(model: ir.Model, trace: Trace, options: Options, inputs: Inputs | None =
     if 0 < ctx.opset() < OLDEST_OPSET:
         trace.warn(f"opset {ctx.opset()} is older than {OLDEST_OPSET}: only unused nodes are removed")
         pipeline.run(DEAD_CODE)
-        return
+        return None
     if options.precision == "bf16" and ctx.opset() < OLDEST_BF16_OPSET:
         raise UnsupportedModelError(
             f"precision='bf16': opset {ctx.opset()} has no bfloat16, {OLDEST_BF16_OPSET} is required; fp16 works"
@@ -114,11 +129,14 @@ def run(model: ir.Model, trace: Trace, options: Options, inputs: Inputs | None =
     normalise(ctx, trace)
     if options.level != "none":
         pipeline.cleanup()
-    elif options.precision != "fp32":
+    elif options.precision != "fp32" or options.quantize is not None:
         pipeline.infer()
     if options.level == "all" and pipeline.phase(Phase.STRUCTURAL):
         pipeline.run(DEAD_CODE)
         pipeline.infer()
+    outcome = None
+    if options.quantize is not None:
+        outcome = pipeline.quantize(options.quantize)
     if options.precision != "fp32":
         target = ir.DataType.FLOAT16 if options.precision == "fp16" else ir.DataType.BFLOAT16
         if inputs is not None:
@@ -135,6 +153,7 @@ def run(model: ir.Model, trace: Trace, options: Options, inputs: Inputs | None =
     if options.level != "none":
         pipeline.cleanup(infer_first=False)
     forget_inferred(ctx)
+    return outcome
 
 
 class Pipeline:
@@ -197,6 +216,18 @@ class Pipeline:
         self.run(DEDUP)
         self.run(CSE)
         self.run(DEAD_CODE)
+
+    def quantize(self, settings: Settings) -> Outcome:
+        """Quantizes weights, and takes out what only the float ones needed."""
+        start = time.perf_counter()
+        types = {"fp16": ir.DataType.FLOAT16, "bf16": ir.DataType.BFLOAT16}
+        settings = dataclasses.replace(settings, scale_dtype=types.get(self._options.precision))
+        outcome = quantize_model(self._ctx, settings, keep_float=self._options.keep_float)
+        if outcome.summary.layers:
+            self._trace.add_fired(QUANTIZE, Exactness.APPROXIMATE, count=len(outcome.summary.layers))
+        remove_dead_code(self._ctx, self._trace)
+        self._time(QUANTIZE, start)
+        return outcome
 
     def find_sensitive(self, target: ir.DataType, inputs: Inputs) -> None:
         """Measures the conversion to ``target`` before it is done; the trace holds what to keep in float32."""

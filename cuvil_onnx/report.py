@@ -11,6 +11,7 @@ from typing import Any
 import onnx_ir as ir
 
 from cuvil_onnx.passes.write import atomically
+from cuvil_onnx.quantize.summary import Summary
 from cuvil_onnx.rewrite import walk
 from cuvil_onnx.rewrite.trace import Refused, Trace
 
@@ -56,12 +57,14 @@ class Report:
         trace: rewrites that fired, near misses with reasons, the measured accuracy of 16 bits and the values kept in
             float32 for it, warnings, seconds per step.
         verification: one line: what was compared and the result, or why nothing was.
+        quantization: what was quantized; None when that was not asked for.
     """
 
     before: Stats
     after: Stats
     trace: Trace
     verification: str = ""
+    quantization: Summary | None = None
 
     def table(self) -> str:
         """Operators, nodes and parameters before and after, as text."""
@@ -84,6 +87,8 @@ class Report:
         if self.verification:
             lines.append(f"verified: {self.verification}")
         lines.extend(f"warning: {message}" for message in self.trace.warnings)
+        if self.quantization is not None:
+            lines += ["", self.quantization.table()]
         return "\n".join(lines)
 
     def explain(self) -> str:
@@ -134,6 +139,7 @@ class Report:
             "accuracy": self.trace.accuracy,
             "kept_in_float32": sorted(self.trace.kept),
             "verification": self.verification,
+            "quantization": None if self.quantization is None else self.quantization.as_dict(),
         }
 
     def __str__(self) -> str:

@@ -94,7 +94,7 @@ def grouped(weight: Array, grid: Grid, xp: ModuleType) -> Array:
     rows, groups = grid.rows(k), grid.groups(k)
     if rows * groups != k:
         weight = xp.concatenate([weight, xp.zeros((rows * groups - k, n), weight.dtype)])
-    return weight.reshape(groups, rows, n)  # type: ignore[no-any-return]
+    return weight.reshape(groups, rows, n)
 
 
 def flat(blocks: Array, k: int) -> Array:
