@@ -14,7 +14,7 @@ import onnx
 import onnx_ir as ir
 
 from cuvil_onnx import verify as verification
-from cuvil_onnx.errors import CuvilError, InvalidModelError, OptionError, OutputError, VerificationError
+from cuvil_onnx.errors import CuvilError, InvalidModelError, OutputError, VerificationError
 from cuvil_onnx.garbage import collection_paused
 from cuvil_onnx.passes.load import Source, load
 from cuvil_onnx.passes.sensitivity.guard import MAX_GIVEN_SETS
@@ -22,6 +22,9 @@ from cuvil_onnx.passes.sensitivity.pictures import takes_pictures, with_pictures
 from cuvil_onnx.passes.signature import Signature
 from cuvil_onnx.passes.write import PROTO_LIMIT, self_contained, write_model
 from cuvil_onnx.pipeline import Inputs, Options, run
+from cuvil_onnx.quantize.driver import Outcome
+from cuvil_onnx.quantize.opset import raised
+from cuvil_onnx.quantize.settings import Progress, Settings, settings
 from cuvil_onnx.report import Report, collect
 from cuvil_onnx.rewrite.rule import Exactness
 from cuvil_onnx.rewrite.trace import Trace
@@ -40,8 +43,9 @@ class Optimized:
         report: what was done; see :class:`cuvil_onnx.report.Report`.
     """
 
-    def __init__(self, model: ir.Model, report: Report, source: Source) -> None:
+    def __init__(self, model: ir.Model, report: Report, source: Source, quantized: Outcome | None = None) -> None:
         self._model = model
+        self._quantized = quantized
         self._source = source
         self._proto: onnx.ModelProto | None = None
         self.report = report
@@ -52,6 +56,9 @@ class Optimized:
 
         Above 2 GB, which no proto can hold, weights that were external data of a file still are, relative to that
         file's folder; ``save`` writes them anew.
+
+        Raises:
+            ModelLoadError: a file with the model's weights is gone or was changed since it was loaded.
         """
         if self._proto is None:
             fits = self.report.after.parameter_bytes < PROTO_LIMIT
@@ -76,6 +83,7 @@ class Optimized:
 
         Raises:
             OutputError: the folder cannot be written, the disk is full, or ``path`` is the input model or its weights.
+            ModelLoadError: a file with the model's weights is gone or was changed since it was loaded.
         """
         return write_model(self._model, Path(path), self._source.files, self._source.external)
 
@@ -92,7 +100,7 @@ def optimize(
     output: str | os.PathLike[str] | None = None,
     *,
     precision: str = "fp32",
-    quantize: str | None = None,
+    quantize: str | Mapping[str, Any] | Settings | None = None,
     level: str = "all",
     skip: Collection[str] = (),
     only: Collection[str] | None = None,
@@ -107,7 +115,8 @@ def optimize(
         output: where to write the result; must not be the input.
         precision: "fp32" keeps the element types; "fp16" and "bf16" convert the inside, inputs and outputs stay. Where
             ``verify`` compares, nodes that would spoil the accuracy are found by measuring and kept in float32.
-        quantize: reserved; must be None.
+        quantize: quantizes the weights of products, such as "rtn:w4a16:g128"; see :func:`quantize` for the schemes, and
+            for :func:`quantize_settings`, whose result this takes too.
         level: "none" only normalises, "basic" cleans up and folds, "all" fuses as well.
         skip: names of rules and passes not to run.
         only: names of the rules and optional passes to run; everything else is left out.
@@ -127,14 +136,25 @@ def optimize(
         VerificationError: the result differs from the original (nothing is written).
         OutputError: ``output`` cannot be written.
     """
-    if quantize is not None:
-        raise OptionError(f"quantize={quantize!r}: quantization is not available in this version, None is required")
+    how = quantize_settings(quantize) if isinstance(quantize, (str, Mapping)) else quantize
     options = Options.checked(precision, level, layout, skip, only)
+    return _optimize(model, output, dataclasses.replace(options, quantize=how), verify, inputs)
+
+
+def _optimize(
+    model: Any,
+    output: str | os.PathLike[str] | None,
+    options: Options,
+    verify: bool | None,
+    inputs: Mapping[str, Any] | Sequence[Mapping[str, Any]] | None,
+) -> Optimized:
+    """See :func:`optimize`."""
     start = time.perf_counter()
     source = load(model)
     if output is not None and Path(output).resolve() in source.files:
         raise OutputError(f"{output}: is the input model; choose another path")
     original = _original(source, verify)
+    options = dataclasses.replace(options, keep_float=original is not None)
     try:
         result = _optimize_once(source, options, _inputs(original, inputs))
     except CuvilError:
@@ -153,14 +173,99 @@ def optimize(
     return result
 
 
+@collection_paused()
+def quantize(
+    model: Any,
+    scheme: str | Mapping[str, Any] = "rtn",
+    *,
+    bits: int | None = None,
+    group_size: int | None = None,
+    symmetric: bool | None = None,
+    calibration: Any = None,
+    include: Collection[str] = (),
+    exclude: Collection[str] = (),
+    overrides: Mapping[str, int] | None = None,
+    embeddings: bool = True,
+    format: str = "cuvil",
+    options: Mapping[str, Any] | None = None,
+    seed: int = 0,
+    output: str | os.PathLike[str] | None = None,
+    verify: bool | None = None,
+    inputs: Mapping[str, Any] | Sequence[Mapping[str, Any]] | None = None,
+    progress: Progress | None = None,
+) -> Optimized:
+    """Stores the weights of products in 4 or 8 bits; activations stay as they are.
+
+    MatMul and Gemm with a constant weight become cuvil::MatMulInt4, which any ONNX Runtime runs. Only what helps to
+    find weights is simplified besides: ``optimize(quantize=...)`` fuses as well, and then projections are quantized
+    packed.
+
+    Args:
+        model: see :func:`optimize`; never changed. Below opset 21 it is converted to that.
+        scheme: a name, or text such as "awq:w4a16:g128:sym" ("channel" for whole columns, "option=value" for the
+            scheme's own options), or a dict of schemes that work together.
+        bits: 4 (default) or 8.
+        group_size: 16, 32, 64, 128 (default), 256, ... rows that share a scale; -1 for whole columns.
+        symmetric: True: signed codes without zero points; False: a zero point a group; None: True at 8 bits only.
+        calibration: texts or inputs for schemes that look at activations; see ``docs/quantization.md``.
+        include: patterns, as of file names, of the names of nodes or weights: only these, small ones too.
+        exclude: patterns of those that stay as they are.
+        overrides: pattern -> 4, 8, or 16 (as it is) for layers that shall differ; the first that fits counts.
+        embeddings: whether a table that is also the weight of a product, as of a language model's head, shares its
+            codes. Other tables stay as they are.
+        format: "cuvil", or "matmulnbits" for com.microsoft::MatMulNBits.
+        options: the scheme's own options.
+        seed: of random numbers: equal seeds give equal models.
+        output: where to write the result; must not be the input.
+        verify: see :func:`optimize`: the result is compared with the float model that the codes stand for.
+        inputs: for that.
+        progress: is called with (weights done, all, name).
+
+    Returns:
+        The model; ``report.quantization`` has the error of each layer, and what was left alone and why.
+
+    Raises:
+        OptionError: an option that is not allowed, a pattern that fits nothing, a scheme without its calibration data.
+        ModelLoadError, UnsupportedModelError, InvalidModelError, VerificationError, OutputError: as ``optimize``.
+    """
+    how = quantize_settings(
+        scheme,
+        bits=bits,
+        group_size=group_size,
+        symmetric=symmetric,
+        calibration=calibration,
+        include=include,
+        exclude=exclude,
+        overrides=overrides,
+        embeddings=embeddings,
+        format=format,
+        options=options,
+        seed=seed,
+        progress=progress,
+    )
+    checked = dataclasses.replace(Options.checked("fp32", "basic", "nchw", (), None), quantize=how)
+    return _optimize(model, output, checked, verify, inputs)
+
+
+def quantize_settings(scheme: str | Mapping[str, Any], **arguments: Any) -> Settings:
+    """The arguments of :func:`quantize` that say how, checked, for ``optimize(quantize=...)``.
+
+    Raises:
+        OptionError: a value that is not allowed.
+    """
+    return settings(scheme, **arguments)
+
+
 def _optimize_once(source: Source, options: Options, inputs: Inputs | None = None) -> Optimized:
     """Runs the pipeline on a loaded model, which becomes the result."""
     trace = Trace()
     before = collect(source.model)
-    signature = Signature.of(source.model)
-    run(source.model, trace, options, inputs)
-    signature.restore(source.model)
-    return Optimized(source.model, Report(before, collect(source.model), trace), source)
+    model = source.model if options.quantize is None else raised(source.model)
+    signature = Signature.of(model)
+    quantized = run(model, trace, options, inputs)
+    signature.restore(model)
+    report = Report(before, collect(model), trace, quantization=None if quantized is None else quantized.summary)
+    return Optimized(model, report, source, quantized)
 
 
 def _blame_model(model: Any, error: Exception) -> None:
@@ -203,6 +308,13 @@ def _compare(original: onnx.ModelProto, result: Optimized, options: Options, inp
     if verification.computes_in_half(original):
         tolerance = verification.NATIVE_HALF
     tolerance = {"fp16": verification.HALF, "bf16": verification.BFLOAT16}.get(options.precision, tolerance)
+    quantized = result._quantized
+    if quantized is not None and quantized.before is not None and quantized.after is not None:
+        # Not what quantization did, which is another model, but everything before and after it.
+        outcome = verification.verify(original, quantized.before, verification.ROUNDING, inputs)
+        if outcome.status != "passed":
+            return outcome
+        original = quantized.after
     outcome = verification.verify(original, self_contained(result.ir_model), tolerance, inputs)
     if outcome.unloadable and options.precision == "bf16":
         return verification.Outcome("skipped", f"onnxruntime's CPU lacks bf16 kernels: {outcome.message}")
