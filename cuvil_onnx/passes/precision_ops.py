@@ -77,7 +77,7 @@ COMPARISONS = frozenset({"Equal", "Greater", "GreaterOrEqual", "Less", "LessOrEq
 SOURCES_OF_LOGS = frozenset({"Softmax", "Sigmoid", "HardSigmoid"})
 """Their small results vanish in fp16, which Log would turn into -inf."""
 
-CUVIL_OPS = frozenset({"Attention", "GatedUnit", "Gelu", "LayerNorm", "RotaryEmbedding"})
+CUVIL_OPS = frozenset({"Attention", "GatedUnit", "Gelu", "LayerNorm", "MatMulInt4", "RotaryEmbedding"})
 """Fused operators that exist before the precision pass and can be made for another type."""
 
 _HANDS_ON = LIGHT | {"MatMul", "Einsum"}

@@ -92,6 +92,7 @@ class Simulation:
         """The model with a switch at every site."""
         proto = weightless_proto(self._ctx.model)
         graph = proto.graph
+        self._hold_packed(graph)
         nodes, originals = list(graph.node), list(self._ctx.model.graph)
         del graph.node[:], graph.value_info[:]
         behind: dict[ir.Node | None, list[onnx.NodeProto]] = {}
@@ -118,6 +119,17 @@ class Simulation:
             graph.node.append(onnx.helper.make_node("Shape", [raw], [self._shape_name(i)]))
             graph.output.append(onnx.ValueInfoProto(name=self._shape_name(i)))
         return proto
+
+    def _hold_packed(self, graph: onnx.GraphProto) -> None:
+        """Gives the constants of 4 bits back, which ONNX Runtime's Python takes from nobody."""
+        for name, value in self._ctx.model.graph.initializers.items():
+            tensor = value.const_value
+            info = next((i for i in graph.input if i.name == name), None) if _is_packed(tensor) else None
+            if tensor is not None and info is not None:
+                graph.input.remove(info)
+                data = onnx.TensorProto(name=name, data_type=int(tensor.dtype), dims=list(tensor.shape.numpy()))
+                data.raw_data = tensor.tobytes()
+                graph.initializer.append(data)
 
     def _switch_weights(self, index: int, graph: onnx.GraphProto) -> list[tuple[str, Array, Array]]:
         """Declares inputs for the constants of a site, for its unit alone."""
@@ -191,6 +203,10 @@ class Simulation:
 
     def _shape_name(self, index: int) -> str:
         return f"{self._prefix}shape_{index}"
+
+
+def _is_packed(tensor: ir.TensorProtocol | None) -> bool:
+    return tensor is not None and tensor.dtype.bitwidth == 4
 
 
 def _unused_prefix(ctx: GraphContext) -> str:
