@@ -51,6 +51,8 @@ def run(model: onnx.ModelProto, inputs: dict[str, np.ndarray], plain: bool = Fal
     """The outputs on ONNX Runtime's CPU provider; `plain` without its own optimizations."""
     options = ort.SessionOptions()
     options.log_severity_level = 3
+    # By default products with 4-bit weights round their activations to 8 bits.
+    options.add_session_config_entry("session.qdq_matmulnbits_accuracy_level", "1")
     if plain:
         options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_DISABLE_ALL
     session = ort.InferenceSession(model.SerializeToString(), options, providers=["CPUExecutionProvider"])
@@ -99,6 +101,7 @@ def fires(
     atol: float = RTOL,
     symbols: dict[str, int] | None = None,
     exact: bool = False,
+    plain: bool = False,
 ) -> onnx.ModelProto:
     """Asserts that a rule fires so often and that the result computes the same; returns the new model."""
     before = model.SerializeToString()
@@ -108,7 +111,7 @@ def fires(
     assert trace.counts.get(rule, 0) == times, (trace.counts, [r.reason for r in trace.refused])
     onnx.checker.check_model(result.model, full_check=True)
     inputs = feeds(model, symbols)
-    for old, new in zip(run(model, inputs, plain=True), run(result.model, inputs), strict=True):
+    for old, new in zip(run(model, inputs, plain=True), run(result.model, inputs, plain), strict=True):
         assert old.dtype == new.dtype and old.shape == new.shape
         if exact:
             np.testing.assert_array_equal(new, old)
@@ -137,6 +140,7 @@ class Case:
         inner: a float value that the rewrite removes.
         needs: further rules that must run for this one to match.
         kept: how often the rule still fires when `inner` is needed elsewhere.
+        plain: run the result without ONNX Runtime's optimizations, too.
     """
 
     rule: str
@@ -146,6 +150,7 @@ class Case:
     times: int = 1
     kept: int = 0
     exact: bool = False
+    plain: bool = False
 
 
 def _typed(model: onnx.ModelProto, name: str) -> onnx.ValueInfoProto:
@@ -211,9 +216,9 @@ def contract(case: Case) -> Callable[[str], None]:
 
     @pytest.mark.parametrize("part", ["fires", "idempotent", "second_consumer", "graph_output", "captured", "subgraph"])
     def test(part: str) -> None:
-        kept = {"times": case.kept, "exact": case.exact}
+        kept = {"times": case.kept, "exact": case.exact, "plain": case.plain}
         if part == "fires":
-            fires(case.model(), case.rule, *case.needs, times=case.times, exact=case.exact)
+            fires(case.model(), case.rule, *case.needs, times=case.times, exact=case.exact, plain=case.plain)
         elif part == "idempotent":
             once = apply(case.model(), case.rule, *case.needs).model
             assert count(once, case.rule) == 0
@@ -224,6 +229,6 @@ def contract(case: Case) -> Callable[[str], None]:
         elif part == "captured":
             fires(_captured(case), case.rule, *case.needs, **kept)
         else:
-            fires(_in_subgraph(case), case.rule, *case.needs, times=2 * case.times, exact=case.exact)
+            fires(_in_subgraph(case), case.rule, *case.needs, times=2 * case.times, exact=case.exact, plain=case.plain)
 
     return test
