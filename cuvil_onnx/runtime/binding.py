@@ -14,6 +14,7 @@ import numpy as np
 import onnxruntime
 
 from cuvil_onnx.runtime import dtypes
+from cuvil_onnx.runtime.capture import Capture
 from cuvil_onnx.runtime.eager import eager_run_options
 from cuvil_onnx.runtime.graph_cache import GraphCache
 from cuvil_onnx.runtime.graph_runner import ALWAYS, AUTO, NotCapturable
@@ -143,8 +144,10 @@ def _ortvalue_place(value: Any) -> _Place | None:
 class BindingRunner:
     """Runs a caller's binding: eagerly the first time (policy "auto"), captured and replayed when it comes again."""
 
-    def __init__(self, session: Any, signature: Signature, cache: GraphCache[Any], policy: str) -> None:
-        self._session, self._cache, self._policy = session, cache, policy
+    def __init__(
+        self, session: Any, signature: Signature, cache: GraphCache[Any], policy: str, capture: Capture
+    ) -> None:
+        self._session, self._cache, self._policy, self._make_capture = session, cache, policy, capture.capture
         self._eager = eager_run_options()
         # ONNX Runtime copies these when they are bound or after the run: outside of a graph, so never on replay.
         on_host = [slot.name for slot in (*signature.inputs, *signature.outputs) if slot.on_host]
@@ -161,26 +164,24 @@ class BindingRunner:
                 raise RuntimeError(f"cuda_graph='always': {refusal}") from None
             self._cache.refuse(str(refusal), str(refusal))
             return self._run(binding, self._eager)
-        options = self._cache.get(key)
-        if options is not None:
-            return self._run(binding, options)
+        replay = self._cache.get(key)
+        if replay is not None:
+            return replay(binding)  # type: ignore[no-any-return]
         if self._cache.refusal(key) is not None or (self._policy == AUTO and self._cache.first_sight(key)):
             return self._run(binding, self._eager)
         return self._capture(key, binding)
 
     def _capture(self, key: Hashable, binding: IOBinding) -> None:
         graph_id = self._cache.make_room()
-        options = onnxruntime.RunOptions()
-        options.add_run_config_entry("gpu_graph_id", str(graph_id))
         try:
-            self._run(binding, options)
+            replay = self._make_capture(graph_id, binding, synchronize=True)
         except Exception as error:
             self._cache.abandon(graph_id)
             if self._policy == ALWAYS:
                 raise
             self._cache.refuse(key, " ".join(str(error).split()))
             return self._run(binding, self._eager)
-        return self._cache.put(key, graph_id, options)
+        return self._cache.put(key, graph_id, replay)
 
     def _run(self, binding: IOBinding, options: Any) -> None:
         self._session.run_with_iobinding(binding, options)

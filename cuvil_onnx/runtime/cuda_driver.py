@@ -10,7 +10,6 @@ import contextlib
 import ctypes
 import functools
 import weakref
-from collections.abc import Iterator
 from ctypes import byref, c_char_p, c_float, c_int, c_size_t, c_uint, c_uint64, c_void_p
 from typing import Any
 
@@ -58,6 +57,11 @@ _FUNCTIONS: dict[str, list[Any]] = {
     "cuStreamEndCapture": [c_void_p, c_void_p],
     "cuGraphGetNodes": [c_void_p, c_void_p, c_void_p],
     "cuGraphNodeGetType": [c_void_p, c_void_p],
+    "cuGraphMemcpyNodeGetParams": [c_void_p, c_void_p],
+    "cuPointerGetAttribute": [c_void_p, c_int, c_uint64],
+    "cuGraphInstantiateWithFlags": [c_void_p, c_void_p, c_uint64],
+    "cuGraphLaunch": [c_void_p, c_void_p],
+    "cuGraphExecDestroy": [c_void_p],
     "cuGraphDestroy": [c_void_p],
 }
 
@@ -215,32 +219,6 @@ class Stream:
     def fill(self, device: int, byte: int, size: int) -> None:
         self._driver.call("cuMemsetD8Async", device, byte, size, self._handle)
 
-    @contextlib.contextmanager
-    def captured_kernels(self) -> Iterator[dict[str, int]]:
-        """Captures the block's work instead of running it; the yielded dict then holds node counts by kind.
-
-        The work never executes: outputs of the block are meaningless. Used to count the kernels a run launches.
-        """
-        counts: dict[str, int] = {}
-        relaxed = 2  # allocations of other libraries are allowed meanwhile
-        self._driver.call("cuStreamBeginCapture_v2", self._handle, relaxed)
-        graph = c_void_p()
-        try:
-            yield counts
-        finally:
-            self._driver.call("cuStreamEndCapture", self._handle, byref(graph))
-        number = c_size_t()
-        self._driver.call("cuGraphGetNodes", graph, None, byref(number))
-        nodes = (c_void_p * number.value)()
-        self._driver.call("cuGraphGetNodes", graph, nodes, byref(number))
-        kinds = {0: "kernel", 1: "memcpy", 2: "memset"}
-        for node in nodes:
-            kind = c_int()
-            self._driver.call("cuGraphNodeGetType", node, byref(kind))
-            name = kinds.get(kind.value, "other")
-            counts[name] = counts.get(name, 0) + 1
-        self._driver.call("cuGraphDestroy", graph)
-
 
 class Event:
     """A timing event. Its methods need the context current."""
@@ -249,7 +227,7 @@ class Event:
         self._driver = ctx.driver
         self._handle = c_void_p()
         self._driver.call("cuEventCreate", byref(self._handle), _EVENT_DEFAULT)
-        weakref.finalize(self, _release, ctx, "cuEventDestroy_v2", self._handle)
+        weakref.finalize(self, release, ctx, "cuEventDestroy_v2", self._handle)
 
     def record(self, stream: Stream) -> None:
         self._driver.call("cuEventRecord", self._handle, c_void_p(stream.handle))
@@ -271,7 +249,7 @@ class PinnedBuffer:
             ctx.driver.call("cuMemHostAlloc", byref(value), max(size, 1), _HOSTALLOC_PORTABLE)
         self.address: int = value.value or 0
         self.size = size
-        weakref.finalize(self, _release, ctx, "cuMemFreeHost", value)
+        weakref.finalize(self, release, ctx, "cuMemFreeHost", value)
 
     def array(self, dtype: npt.DTypeLike, shape: tuple[int, ...]) -> npt.NDArray[Any]:
         """The memory as an array, which keeps this object alive."""
@@ -289,10 +267,11 @@ class DeviceMemory:
             ctx.driver.call("cuMemAlloc_v2", byref(value), max(size, 1))
         self.address: int = value.value
         self.size = size
-        weakref.finalize(self, _release, ctx, "cuMemFree_v2", value)
+        weakref.finalize(self, release, ctx, "cuMemFree_v2", value)
 
 
-def _release(ctx: Context, function: str, handle: Any) -> None:
+def release(ctx: Context, function: str, handle: Any) -> None:
+    """Calls a driver function that frees ``handle``; for finalizers."""
     # At interpreter exit the driver may already be shut down; there is nobody left to tell.
     with contextlib.suppress(CudaError), ctx:
         ctx.driver.call(function, handle)

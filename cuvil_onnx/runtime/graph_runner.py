@@ -14,6 +14,7 @@ import numpy as np
 import onnxruntime
 
 from cuvil_onnx.runtime.buffers import Buffer, DeviceBuffer, HostBuffer
+from cuvil_onnx.runtime.capture import Capture, Replay
 from cuvil_onnx.runtime.cuda_driver import Stream
 from cuvil_onnx.runtime.eager import EagerRunner
 from cuvil_onnx.runtime.graph_cache import GraphCache
@@ -37,15 +38,15 @@ class _Graph:
     """A captured graph with its buffers, inputs in the model's order, outputs by name."""
 
     binding: Any
-    options: Any
     inputs: list[tuple[str, Buffer]]
     outputs: dict[str, Buffer]
+    replay: Replay | None = None
 
 
 class GraphRunner:
     """Chooses between replay, capture and an eager run; the caller holds the session's lock.
 
-    ``session`` is the ONNX Runtime session, created with the provider option ``enable_cuda_graph``.
+    ``session`` is the ONNX Runtime session; ``capture`` makes its graphs.
     """
 
     def __init__(
@@ -56,7 +57,9 @@ class GraphRunner:
         eager: EagerRunner,
         cache: GraphCache[Any],
         policy: str,
+        capture: Capture,
     ) -> None:
+        self._make_capture = capture.capture
         self._session, self._signature, self._stream, self._eager = session, signature, stream, eager
         self._policy = policy
         self._cache = cache
@@ -102,11 +105,12 @@ class GraphRunner:
         results = dict(zip(everything, self._eager.run(everything, feed, to_device=to_device), strict=True))
         graph_id = self._cache.make_room()
         try:
-            graph = self._make_graph(graph_id, feed, results)
+            graph = self._make_graph(feed, results)
             for name, buffer in graph.inputs:
                 if isinstance(buffer, DeviceBuffer):
                     buffer.load(feed[name])
-            self._session.run_with_iobinding(graph.binding, graph.options)
+            # The copies out are on the same stream, so one synchronisation after them serves everything.
+            graph.replay = self._make_capture(graph_id, graph.binding, synchronize=False)
             self._stream.synchronize()
             self._cache.put(key, graph_id, graph)
         except BaseException as error:
@@ -119,7 +123,7 @@ class GraphRunner:
             self._cache.refuse(key, " ".join(str(error).split()))
         return [results[name] for name in names]
 
-    def _make_graph(self, graph_id: int, feed: Mapping[str, Feed], results: Mapping[str, Any]) -> _Graph:
+    def _make_graph(self, feed: Mapping[str, Feed], results: Mapping[str, Any]) -> _Graph:
         binding = self._session.io_binding()
         inputs: list[tuple[str, Buffer]] = []
         for slot in self._signature.inputs:
@@ -145,11 +149,7 @@ class GraphRunner:
             )
             buffer.bind_output(binding)
             outputs[slot.name] = buffer
-        options = onnxruntime.RunOptions()
-        options.add_run_config_entry("gpu_graph_id", str(graph_id))
-        # The copies out are on the same stream, so one synchronisation after them serves everything.
-        options.add_run_config_entry("disable_synchronize_execution_providers", "1")
-        return _Graph(binding, options, inputs, outputs)
+        return _Graph(binding, inputs, outputs)
 
     def _replay(
         self, graph: _Graph, names: list[str], feed: Mapping[str, Feed], to_device: bool, reuse_outputs: bool
@@ -167,7 +167,8 @@ class GraphRunner:
         for name, buffer in graph.inputs:
             if isinstance(buffer, DeviceBuffer):
                 buffer.load(feed[name])
-        self._session.run_with_iobinding(graph.binding, graph.options)
+        assert graph.replay is not None
+        graph.replay(graph.binding)
         pending = [self._start_output(graph, name, to_device, reuse_outputs) for name in names]
         self._stream.synchronize()
         return [_finish(value, reuse_outputs) for value in pending]

@@ -6,6 +6,7 @@ import json
 from pathlib import Path
 from typing import Any, NamedTuple
 
+SHAPES = "shape arithmetic"  # what the provider's reason says of nodes that are better off on the CPU
 _SHOWN = 8  # nodes named for each reason; the list itself has all of them
 
 

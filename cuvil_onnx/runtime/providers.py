@@ -7,9 +7,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import onnxruntime
+
 from cuvil_onnx.runtime.registration import EP_NAME, unavailable_reason
 
 CPU = "CPUExecutionProvider"
+CUDA = "CUDAExecutionProvider"  # of onnxruntime-gpu
 ProviderArgument = Sequence[str | tuple[str, dict[Any, Any]]] | None
 
 
@@ -31,9 +34,19 @@ class Providers:
         return self.options[self.names.index(EP_NAME)] if EP_NAME in self.names else None
 
     @property
-    def alone(self) -> bool:
-        """Whether no other GPU provider takes part: such a session cannot be captured."""
-        return set(self.names) <= {EP_NAME, CPU}
+    def cuda(self) -> dict[str, str] | None:
+        """The options of onnxruntime-gpu's own CUDA provider; None when the session does not use it."""
+        return self.options[self.names.index(CUDA)] if CUDA in self.names else None
+
+    @property
+    def foreign(self) -> list[str]:
+        """Providers that share no stream with ours."""
+        return [name for name in self.names if name not in (EP_NAME, CUDA, CPU)]
+
+    @property
+    def ours_first(self) -> bool:
+        """Whether memory of the GPU is ours in a session with several providers: the first one's arena serves all."""
+        return self.cuda is None or self.names.index(EP_NAME) < self.names.index(CUDA)
 
 
 def resolve(
@@ -103,3 +116,29 @@ def warn_fallback(providers: Providers, stacklevel: int) -> None:
             CuvilFallbackWarning,
             stacklevel=stacklevel + 1,
         )
+
+
+def with_cuda(resolved: Providers) -> Providers | None:
+    """The providers of a session that ours leaves nodes of to the CPU, with onnxruntime-gpu's CUDA provider behind
+    ours; None where it is not installed, or is there already."""
+    ours = resolved.ours
+    if ours is None or resolved.cuda is not None or CUDA not in onnxruntime.get_available_providers():
+        return None
+    # TF32 is on by default there, and would cost float32 models the accuracy that they have on this provider.
+    cuda = {"device_id": ours.get("device_id", "0"), "use_tf32": ours.get("use_tf32", "0")}
+    at = resolved.names.index(EP_NAME) + 1
+    names = [*resolved.names[:at], CUDA, *resolved.names[at:]]
+    options = [dict(o) for o in (*resolved.options[:at], cuda, *resolved.options[at:])]
+    return Providers(names, options, None)
+
+
+def shared_stream(resolved: Providers) -> str | None:
+    """The stream that the caller gave to a provider, as its option; raises ValueError for two different ones.
+
+    Work of both providers depends on each other without a word between them, so they must work on one stream.
+    """
+    owners = [options for options in (resolved.ours, resolved.cuda) if options is not None]
+    given = {options["user_compute_stream"] for options in owners if "user_compute_stream" in options}
+    if len(given) > 1:
+        raise ValueError(f"{EP_NAME} and {CUDA} must be given the same user_compute_stream in one session")
+    return given.pop() if given else None

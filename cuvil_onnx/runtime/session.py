@@ -3,26 +3,23 @@
 from __future__ import annotations
 
 import contextlib
-import os
-import tempfile
 import threading
 import weakref
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from pathlib import Path
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import onnxruntime
 
 from cuvil_onnx.runtime import providers as provider_arguments
-from cuvil_onnx.runtime import stream_pool
 from cuvil_onnx.runtime.binding import BindingRunner, IOBinding
-from cuvil_onnx.runtime.cuda_driver import Stream, context
+from cuvil_onnx.runtime.cuda_driver import Stream
 from cuvil_onnx.runtime.eager import EAGER_GRAPH_ID, EagerRunner, config_entry, without_capture
 from cuvil_onnx.runtime.graph_cache import GraphCache
 from cuvil_onnx.runtime.graph_runner import ALWAYS, AUTO, NEVER, POLICIES, GraphRunner
 from cuvil_onnx.runtime.model_source import open_model
-from cuvil_onnx.runtime.placement import Placement, assignment, read_reasons
-from cuvil_onnx.runtime.providers import Providers
+from cuvil_onnx.runtime.opening import Opened, give_back_stream, open_session
+from cuvil_onnx.runtime.placement import Placement, assignment
+from cuvil_onnx.runtime.providers import Providers, flag
 from cuvil_onnx.runtime.registration import EP_NAME
 from cuvil_onnx.runtime.signature import Signature
 from cuvil_onnx.runtime.tensors import DeviceTensor
@@ -39,7 +36,9 @@ class InferenceSession:
     model: a path, serialized bytes, ``onnx.ModelProto``, ``onnx_graphsurgeon.Graph`` or the result of
         ``cuvil_onnx.optimize``; also accepted under ONNX Runtime's name, ``path_or_bytes``.
     sess_options, providers, provider_options: as for ONNX Runtime. ``providers`` defaults to CuvilExecutionProvider,
-        then the CPU; without a usable GPU the session warns once, with the reason, and runs on the rest.
+        then the CPU; without a usable GPU the session warns once, with the reason, and runs on the rest. With
+        onnxruntime-gpu, its CUDA provider comes between them for a model that leaves more than shape arithmetic to
+        the CPU.
     cuda_graph: ``"auto"`` captures a combination of input shapes and types when it comes for the second time (at once
         for a model that has one only), ``"always"`` at first use, and raises where capture is impossible, ``"never"``
         runs eagerly. Capturing executes the model several times on the same inputs.
@@ -72,7 +71,7 @@ class InferenceSession:
         self._output, self._reuse_outputs = output, reuse_outputs
         self._lock = threading.RLock()
         self._stream: Stream | None = None
-        self._pooled = False
+        self._opened: Opened | None = None
         self._closed = False
         self._graphs: GraphRunner | None = None
         self._bindings: BindingRunner | None = None
@@ -84,62 +83,30 @@ class InferenceSession:
             self._sess_options.add_session_config_entry(_RECORD_PLACEMENT, "1")
 
         # The method is missing before ONNX Runtime 1.23, where options cannot hold providers either.
+        no_cpu = config_entry(self._sess_options, "session.disable_cpu_ep_fallback") == "1"
         if providers is None and getattr(self._sess_options, "has_providers", bool)():
             resolved = Providers([], [], None)  # the caller chose devices on the options: nothing to add
         else:
-            no_cpu = config_entry(self._sess_options, "session.disable_cpu_ep_fallback") == "1"
             resolved = provider_arguments.resolve(providers, provider_options, no_cpu=no_cpu)
-        self._reasons: dict[tuple[str, str], str] = {}
         self._cpu_reason = resolved.fallback or ""
-        self._graph_reason: str | None = None
+        ours = resolved.ours
         with open_model(model) as source:
-            self._open(source, resolved, cuda_graph)
+            self._opened = open_session(
+                lambda chosen: self._create(source, chosen),
+                resolved,
+                capture=cuda_graph != NEVER and (ours is None or flag(ours, "enable_cuda_graph", True)),
+                max_graphs=self._cache.limit,
+                may_add_cuda=providers is None,
+                no_cpu=no_cpu,
+            )
+        self._session, self._stream = self._opened.session, self._opened.stream
+        self._graph_reason = self._opened.eager_reason
         provider_arguments.warn_fallback(resolved, stacklevel=2)
         self._signature = Signature(self._session)
         self._eager = EagerRunner(self._session, self._signature, self._stream)
         self._set_up_graphs(cuda_graph)
 
     # ---- construction
-
-    def _open(self, source: str | bytes, resolved: Providers, policy: str) -> None:
-        ours = resolved.ours
-        plain = _not_capturable(resolved)
-        if ours is None or plain is not None:
-            self._session = self._create(source, resolved)
-            self._graph_reason = plain
-            return
-        ours.setdefault("device_id", "0")
-        device_id = provider_arguments.number(ours, "device_id")
-        if "user_compute_stream" in ours:
-            self._stream = Stream(context(device_id), provider_arguments.number(ours, "user_compute_stream"))
-        else:
-            self._stream, self._pooled = stream_pool.take(device_id), True
-            ours["user_compute_stream"] = str(self._stream.handle)
-        ours["max_captured_graphs"] = str(self._cache.limit)
-        wanted = provider_arguments.flag(ours, "enable_cuda_graph", True) and policy != NEVER
-        with _placement_file(ours) as path:
-            try:
-                self._session = self._create_capturing(source, resolved, ours, policy, wanted)
-            finally:
-                self._reasons = read_reasons(path)
-
-    def _create_capturing(
-        self, source: str | bytes, resolved: Providers, ours: dict[str, str], policy: str, wanted: bool
-    ) -> Any:
-        ours["enable_cuda_graph"] = str(int(wanted))
-        if not wanted:
-            self._graph_reason = "switched off"
-            return self._create(source, resolved)
-        try:
-            return self._create(source, resolved)
-        except Exception as error:
-            if policy == ALWAYS:
-                raise
-            # ONNX Runtime refuses capture for the whole session when it holds control flow or nodes on the CPU.
-            ours["enable_cuda_graph"] = "0"
-            session = self._create(source, resolved)
-            self._graph_reason = " ".join(str(error).split())
-            return session
 
     def _create(self, source: str | bytes, resolved: Providers) -> Any:
         names, options = resolved.names or None, resolved.options or None
@@ -148,12 +115,15 @@ class InferenceSession:
     def _set_up_graphs(self, policy: str) -> None:
         if self._graph_reason is None and not self._signature.plain:
             self._graph_reason = "an input or output is no tensor that a fixed buffer can hold"
-        if self._graph_reason is not None or self._stream is None:
+        capture = self._opened.capture if self._opened is not None else None
+        if self._graph_reason is not None or self._stream is None or capture is None:
             if policy == ALWAYS:
                 raise RuntimeError(f"cuda_graph='always': {self._graph_reason}")
             return
-        self._graphs = GraphRunner(self._session, self._signature, self._stream, self._eager, self._cache, policy)
-        self._bindings = BindingRunner(self._session, self._signature, self._cache, policy)
+        self._graphs = GraphRunner(
+            self._session, self._signature, self._stream, self._eager, self._cache, policy, capture
+        )
+        self._bindings = BindingRunner(self._session, self._signature, self._cache, policy, capture)
 
     # ---- running
 
@@ -254,10 +224,11 @@ class InferenceSession:
             refusals = self._cache.refusals()
             if refusals:
                 graph += f"; eager for some inputs: {'; '.join(refusals)}"
+        reasons = self._opened.reasons if self._opened is not None else {}
         default = self._cpu_reason or f"not taken by {EP_NAME}"
         if EP_NAME not in self._session.get_providers() and not self._cpu_reason:
             default = f"{EP_NAME} is not among the session's providers"
-        return Placement(assignment(self._session, self._reasons, default), graph)
+        return Placement(assignment(self._session, reasons, default), graph)
 
     @property
     def captured_graphs(self) -> int:
@@ -308,9 +279,9 @@ class InferenceSession:
                 self._graphs = self._bindings = None
                 for name in ("_eager", "_session"):
                     self.__dict__.pop(name, None)
-                if self._stream is not None and self._pooled:
-                    stream_pool.give_back(self._stream)
-                    self._pooled = False
+                if self._opened is not None:
+                    give_back_stream(self._opened)
+                    self._opened = None
 
     def __reduce__(self) -> Any:
         # copy.copy would share the stream and the graphs with a second object that closes them.
@@ -333,19 +304,8 @@ class InferenceSession:
             raise RuntimeError("the session is closed")
 
     def _release_graph(self, graph_id: int) -> None:
-        # Older releases of ONNX Runtime have no such method; the provider then drops its own least recently used one.
-        release = getattr(self._session, "release_captured_graph", None)
-        if release is not None:
-            release(graph_id)
-
-
-def _not_capturable(resolved: Providers) -> str | None:
-    """Why sessions with these providers are never captured; such a session also keeps its own stream."""
-    if resolved.ours is None or not resolved.alone:
-        return resolved.fallback or f"the session does not use {EP_NAME} alone"
-    if provider_arguments.flag(resolved.ours, "stream_aware", False):
-        return "option stream_aware leaves the streams to ONNX Runtime"
-    return None
+        if self._opened is not None and self._opened.capture is not None:
+            self._opened.capture.release(graph_id)
 
 
 def _releaser(session: InferenceSession) -> Callable[[int], None]:
@@ -363,19 +323,3 @@ def _releaser(session: InferenceSession) -> Callable[[int], None]:
 def _check_output(output: str | None) -> None:
     if output not in _OUTPUTS:
         raise ValueError(f"output must be 'numpy', 'device' or None, got {output!r}")
-
-
-@contextlib.contextmanager
-def _placement_file(options: dict[str, str]) -> Iterator[Path]:
-    """The file for the provider's reasons: the caller's, or a temporary one."""
-    if "placement_file" in options:
-        yield Path(options["placement_file"])
-        return
-    handle, name = tempfile.mkstemp(prefix="cuvil_onnx-placement-", suffix=".json")
-    os.close(handle)
-    options["placement_file"] = name
-    try:
-        yield Path(name)
-    finally:
-        with contextlib.suppress(OSError):
-            os.unlink(name)

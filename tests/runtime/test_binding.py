@@ -10,6 +10,7 @@ import pytest
 
 from cuvil_onnx.runtime import binding as module
 from cuvil_onnx.runtime.binding import BindingRunner, IOBinding
+from cuvil_onnx.runtime.capture import OrtCapture
 from cuvil_onnx.runtime.graph_cache import GraphCache
 from cuvil_onnx.runtime.graph_runner import NotCapturable
 from tests.runtime.small_models import affine
@@ -94,7 +95,8 @@ class Session:
 def runner(session, policy, on_host=False):
     slot = SimpleNamespace(name="s", on_host=on_host)
     cache = GraphCache(4, lambda _id: None)
-    return BindingRunner(session, SimpleNamespace(inputs=[slot], outputs=[]), cache, policy), cache
+    signature = SimpleNamespace(inputs=[slot], outputs=[])
+    return BindingRunner(session, signature, cache, policy, OrtCapture(session)), cache
 
 
 def test_auto_runs_eagerly_first_and_then_with_one_id(binding):

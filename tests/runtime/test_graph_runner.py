@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from cuvil_onnx.runtime import buffers
+from cuvil_onnx.runtime.capture import OrtCapture
 from cuvil_onnx.runtime.eager import EagerRunner
 from cuvil_onnx.runtime.graph_cache import GraphCache
 from cuvil_onnx.runtime.graph_runner import GraphRunner
@@ -22,7 +23,8 @@ def host_memory(monkeypatch):
 def make(session, policy="auto", limit=16):
     signature, stream = Signature(session), fake_gpu.Stream()
     cache = GraphCache(limit, session.release_captured_graph)
-    runner = GraphRunner(session, signature, stream, EagerRunner(session, signature, None), cache, policy)
+    eager = EagerRunner(session, signature, None)
+    runner = GraphRunner(session, signature, stream, eager, cache, policy, OrtCapture(session))
 
     def run(x, reuse_outputs=False, **more):
         feed = signature.check({"x": x, **more}, None)

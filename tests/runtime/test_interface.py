@@ -18,7 +18,8 @@ from onnx import TensorProto
 from onnxruntime.capi.onnxruntime_pybind11_state import InvalidArgument
 
 import cuvil_onnx
-from cuvil_onnx.runtime import session as session_module
+from cuvil_onnx.runtime import stream_pool
+from cuvil_onnx.runtime.opening import Opened
 from cuvil_onnx.runtime.placement import assignment
 from tests.runtime import fake_gpu
 from tests.runtime.small_models import affine, identity
@@ -158,10 +159,11 @@ def test_a_chosen_graph_id_is_refused_where_replay_would_return_stale_memory(ses
 
 def test_close_lets_go_of_everything_even_when_the_gpu_fails(session, monkeypatch):
     returned = []
-    monkeypatch.setattr(session_module.stream_pool, "give_back", returned.append)
+    monkeypatch.setattr(stream_pool, "give_back", returned.append)
     stream = fake_gpu.Stream()
     stream.synchronize = lambda: (_ for _ in ()).throw(RuntimeError("an illegal memory access"))
-    session._graphs, session._stream, session._pooled = object(), stream, True
+    session._graphs, session._stream = object(), stream
+    session._opened = Opened(session._session, stream, pooled=True)
     with pytest.raises(RuntimeError, match="illegal"):
         session.close()
     assert returned == [stream]

@@ -23,7 +23,7 @@ def test_default(available):
     resolved = providers.resolve(None, None)
     assert resolved.names == [OURS, CPU]
     assert resolved.ours == {}
-    assert resolved.alone
+    assert resolved.cuda is None
 
 
 def test_options_in_either_form(available):
@@ -33,8 +33,12 @@ def test_options_in_either_form(available):
     assert paired.ours == {"device_id": "1"}
 
 
-def test_another_gpu_provider_rules_capture_out(available):
-    assert not providers.resolve([OURS, "CUDAExecutionProvider", CPU], None).alone
+def test_the_order_of_the_gpu_providers(available):
+    cuda = "CUDAExecutionProvider"
+    assert providers.resolve([OURS, cuda, CPU], None).ours_first
+    assert not providers.resolve([cuda, OURS, CPU], None).ours_first
+    assert providers.resolve([OURS, cuda, CPU], None).foreign == []
+    assert providers.resolve([OURS, "TensorrtExecutionProvider", CPU], None).foreign == ["TensorrtExecutionProvider"]
 
 
 def test_unavailable_leaves_the_rest(unavailable):
