@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import collections
 import dataclasses
-import fnmatch
 import importlib
 from collections.abc import Iterable, Iterator, Sequence
 from types import ModuleType
@@ -27,7 +26,7 @@ from cuvil_onnx.quantize.scheme import Context, InputStatistics, Layer, Scheme, 
 from cuvil_onnx.quantize.settings import KEEP_BITS, Settings
 from cuvil_onnx.quantize.store import Store, Stored
 from cuvil_onnx.quantize.summary import LayerSummary, Summary
-from cuvil_onnx.quantize.targets import Lookup, Product, Skipped, by_input, find_targets
+from cuvil_onnx.quantize.targets import Lookup, Product, Skipped, by_input, find_targets, fits
 from cuvil_onnx.quantize.weight import Repairs, Weight, equal_weights, opened
 from cuvil_onnx.rewrite.graph import GraphContext
 
@@ -124,9 +123,8 @@ class _Driver:
     # ---- what -----------------------------------------------------------------------------------------------------
 
     def _bits(self, product: Product) -> int:
-        names = (product.name, product.weight.value.name or "")
         for pattern, bits in self._settings.overrides.items():
-            if any(fnmatch.fnmatchcase(name, pattern) for name in names):
+            if fits(product.names, (pattern,)):
                 return bits
         return self._settings.bits
 

@@ -11,6 +11,7 @@ import onnx_ir as ir
 from cuvil_onnx.errors import OptionError
 from cuvil_onnx.quantize.weight import DTYPES, Weight
 from cuvil_onnx.rewrite.graph import GraphContext
+from cuvil_onnx.rewrite.provenance import FROM_KEY, origins
 
 MIN_ELEMENTS = 4096
 """Smaller weights save next to nothing, and cost accuracy all the same."""
@@ -29,6 +30,7 @@ class Product:
         x: the other operand, as the node reads it.
         weight: the constant.
         transposed_x: whether the node transposes ``x`` first (a Gemm).
+        origins: names of nodes of the caller's model that it stands for, where projections were packed.
     """
 
     node: ir.Node
@@ -36,6 +38,12 @@ class Product:
     x: ir.Value
     weight: Weight
     transposed_x: bool = False
+    origins: tuple[str, ...] = ()
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """What a pattern may fit."""
+        return (self.name, self.weight.value.name or "", *self.origins)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -45,6 +53,11 @@ class Lookup:
     node: ir.Node
     name: str
     weight: Weight
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """What a pattern may fit."""
+        return (self.name, self.weight.value.name or "")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -76,7 +89,7 @@ def find_targets(ctx: GraphContext, include: Collection[str] = (), exclude: Coll
         OptionError: a pattern that fits no product, lookup or weight of one.
     """
     found = Targets()
-    seen: list[tuple[str, str]] = []
+    seen: list[tuple[str, ...]] = []
     for graph in ctx.graphs:
         for node in graph:
             target = _product(node, ctx) or _lookup(node, ctx)
@@ -85,11 +98,11 @@ def find_targets(ctx: GraphContext, include: Collection[str] = (), exclude: Coll
             if isinstance(target, Skipped):
                 found.skipped.append(target)
                 continue
-            names = (target.name, target.weight.value.name or "")
+            names = target.names
             seen.append(names)
-            if _fits(names, exclude):
+            if fits(names, exclude):
                 found.skipped.append(Skipped(target.name, "excluded"))
-            elif include and not _fits(names, include):
+            elif include and not fits(names, include):
                 found.skipped.append(Skipped(target.name, "not included"))
             elif isinstance(target, Lookup):
                 found.lookups.append(target)
@@ -99,12 +112,13 @@ def find_targets(ctx: GraphContext, include: Collection[str] = (), exclude: Coll
             else:
                 found.products.append(target)
     for pattern in (*include, *exclude):
-        if not any(_fits(names, (pattern,)) for names in seen):
+        if not any(fits(names, (pattern,)) for names in seen):
             raise OptionError(f"{pattern!r} names no product with a constant weight, and no such weight")
     return found
 
 
-def _fits(names: Iterable[str], patterns: Collection[str]) -> bool:
+def fits(names: Iterable[str], patterns: Collection[str]) -> bool:
+    """Whether one of the names fits one of the patterns."""
     return any(fnmatch.fnmatchcase(name, pattern) for name in names for pattern in patterns)
 
 
@@ -131,7 +145,8 @@ def _product(node: ir.Node, ctx: GraphContext) -> Product | Skipped | None:
     problem = _unfit(weight, x, ctx)
     if problem:
         return Skipped(name, problem)
-    return Product(node, name, x, weight, bool(ctx.attr(node, "transA", 0)) and kind == ("", "Gemm"))
+    transposed_x = bool(ctx.attr(node, "transA", 0)) and kind == ("", "Gemm")
+    return Product(node, name, x, weight, transposed_x, origins([node]))
 
 
 def _unfit(weight: Weight, x: ir.Value, ctx: GraphContext) -> str:
@@ -185,6 +200,9 @@ def _weight(value: ir.Value, transposed: bool, factor: float, ctx: GraphContext)
 
 
 def _name(node: ir.Node) -> str:
+    """The name of the first node of the caller's model that this one stands for."""
+    if FROM_KEY in node.metadata_props:
+        return next(iter(origins([node])), node.name or node.op_type)
     return node.name or next((v.name for v in node.outputs if v.name), node.op_type)
 
 
