@@ -1,4 +1,5 @@
 #include "device/index.cuh"
+#include "device/launch.cuh"
 #include "device/vec.cuh"
 #include "kernels/segments.cuh"
 
@@ -42,6 +43,7 @@ __device__ __forceinline__ void copy(const Piece& p, int64_t first) {
 }
 
 __global__ void __launch_bounds__(kThreads) segments(const __grid_constant__ Table table) {
+  device::wait_for_predecessor();
   int low = 0, high = table.count - 1;
   while (low < high) {
     const int middle = (low + high) / 2;
@@ -97,7 +99,7 @@ cudaError_t launch_segments(const SegmentsParams& params, cudaStream_t stream) {
   }
   if (table.count == 0) return cudaSuccess;
   if (blocks > device::kMaxIndex32) return cudaErrorInvalidValue;
-  segments<<<static_cast<unsigned>(blocks), kThreads, 0, stream>>>(table);
+  device::launch_early(segments, static_cast<unsigned>(blocks), kThreads, 0, stream, table);
   return cudaGetLastError();
 }
 

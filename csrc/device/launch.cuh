@@ -1,0 +1,40 @@
+// Kernels that start while the one in front of them ends: programmatic dependent launch (CUDA programming guide,
+// "Programmatic Dependent Launch and Synchronization"). What a launch costs is then hidden behind that kernel.
+#pragma once
+
+#include <cuda_runtime.h>
+
+#include <type_traits>
+
+#include "core/early_launch.h"
+
+namespace cuvil::device {
+
+// The first statement of each kernel that launch_early starts, for all its threads: nothing that the kernel in front
+// wrote may be read, and nothing that it reads may be written, before. A block that left without it could let the
+// kernel behind start before the one in front has ended. The kernel behind may start at once, since it waits here too.
+__device__ __forceinline__ void wait_for_predecessor() {
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
+  asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
+  asm volatile("griddepcontrol.wait;" ::: "memory");
+#endif
+}
+
+// kernel<<<grid, block, shared, stream>>>(args...); an error is left for cudaGetLastError.
+template <typename... P>
+void launch_early(void (*kernel)(P...), dim3 grid, dim3 block, size_t shared, cudaStream_t stream,
+                  std::type_identity_t<P>... args) {
+  cudaLaunchAttribute attribute{};
+  attribute.id = cudaLaunchAttributeProgrammaticStreamSerialization;
+  attribute.val.programmaticStreamSerializationAllowed = 1;
+  cudaLaunchConfig_t config{};
+  config.gridDim = grid;
+  config.blockDim = block;
+  config.dynamicSmemBytes = shared;
+  config.stream = stream;
+  config.attrs = &attribute;
+  config.numAttrs = early_launch() ? 1 : 0;
+  cudaLaunchKernelEx(&config, kernel, args...);
+}
+
+}  // namespace cuvil::device
