@@ -1,4 +1,4 @@
-"""The ``cuvil`` command: ``optimize``, ``compare``, ``info``, and those of ``cuvil_onnx.tools.commands``.
+"""The ``cuvil`` command: ``optimize``, ``compare``, ``info``, and those of ``cuvil_onnx.tools``.
 
 Exit codes: 0 done, 1 done but the result is not good (a comparison that exceeds its tolerance), 2 an error, told in
 one line on standard error. Progress goes to standard error too, so that ``--json`` output can be piped.
@@ -20,6 +20,8 @@ from typing import Any
 import cuvil_onnx
 from cuvil_onnx.errors import CuvilError, VerificationError
 from cuvil_onnx.tools.commands import register as register_tools
+from cuvil_onnx.tools.quantize import SPEC_HELP
+from cuvil_onnx.tools.quantize import register as register_quantize
 
 # What a comparison may differ from fp32 on the CPU, relative to the largest output: the issue's bounds for models of
 # this size (reassociated fp32 sums; fp16 and bf16 activations, with 11 and 8 bits of mantissa).
@@ -76,6 +78,7 @@ def _parser() -> argparse.ArgumentParser:
     optimize.add_argument("model", type=Path, help="the .onnx file; it is never changed")
     optimize.add_argument("-o", "--output", type=Path, help="where to write (default: MODEL.cuvil.onnx beside it)")
     _add_optimize_options(optimize)
+    optimize.add_argument("--quantize", metavar="SPEC", help=f"quantize weights: {SPEC_HELP}")
     optimize.add_argument("--verify", action="store_true", help="refuse a result that differs from the original")
     optimize.add_argument("--explain", action="store_true", help="show which rewrites nearly matched, and why not")
     optimize.add_argument("--html", type=Path, metavar="FILE.html", help="write the report as a page with pictures")
@@ -99,6 +102,7 @@ def _parser() -> argparse.ArgumentParser:
     info.add_argument("--json", action="store_true", help="print JSON")
     info.set_defaults(run=_info)
     register_tools(commands)
+    register_quantize(commands)
     return parser
 
 
@@ -133,7 +137,7 @@ def _optimize(args: argparse.Namespace) -> int:
         raise CuvilError(f"--html {args.html}: is the path of a model")
     bar = Progress(1, not args.quiet)
     bar.step(f"optimizing {args.model}")
-    result = cuvil_onnx.optimize(args.model, verify=args.verify or None, **_options(args))
+    result = cuvil_onnx.optimize(args.model, verify=args.verify or None, quantize=args.quantize, **_options(args))
     _check_ops(result, args)
     result.save(output)
     if args.html:

@@ -28,6 +28,11 @@ class Progress:
             print(f"[{self._done + 1}/{self._total}] {what}", file=self._stream, flush=True)
         self._done += 1
 
+    def advance(self, done: int, what: str) -> None:
+        """Says that ``what`` is finished, and ``done`` steps in all."""
+        self._done = max(done - 1, 0)
+        self.step(what)
+
     def finish(self) -> None:
         """Clears the bar."""
         if self._enabled and self._stream.isatty():

@@ -102,7 +102,7 @@ class _Driver:
         """See :func:`quantize_model`."""
         settings, summary = self._settings, self._summary
         outcome = Outcome(summary)
-        targets = find_targets(self._ctx, settings.include, settings.exclude)
+        targets = find_targets(self._ctx, settings.include, settings.exclude, settings.overrides)
         summary.skipped += targets.skipped
         products = [p for p in targets.products if self._accepts(p)]
         lookups = self._tied(products, targets.lookups) if settings.embeddings else {}

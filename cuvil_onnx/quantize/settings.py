@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import importlib
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -90,6 +91,8 @@ def settings(
     given = {"bits": bits, "group_size": group_size, "symmetric": symmetric}
     parsed |= {key: value for key, value in given.items() if value is not None}
     made = make_scheme(parsed["scheme"], parsed.get("options", {}) | dict(options or {}))
+    if others.get("calibration") is not None and not hasattr(others["calibration"], "observe"):
+        others["calibration"] = _calibration(others["calibration"], others.get("seed", 0))
     for name, patterns in (("include", include), ("exclude", exclude)):
         if isinstance(patterns, str):
             raise OptionError(f"{name} takes a list of patterns, not one string")
@@ -131,6 +134,11 @@ def parse(text: str) -> dict[str, Any]:
                 "option=value"
             )
     return found
+
+
+def _calibration(data: Any, seed: int) -> Any:
+    """Samples as the driver wants them: see ``driver.Calibration``."""
+    return importlib.import_module("cuvil_onnx.quantize.calibrate_data").as_calibration(data, seed=seed)
 
 
 def _joint(nested: Mapping[str, Any]) -> dict[str, Any]:

@@ -77,13 +77,16 @@ class Targets:
     skipped: list[Skipped] = dataclasses.field(default_factory=list)
 
 
-def find_targets(ctx: GraphContext, include: Collection[str] = (), exclude: Collection[str] = ()) -> Targets:
+def find_targets(
+    ctx: GraphContext, include: Collection[str] = (), exclude: Collection[str] = (), others: Collection[str] = ()
+) -> Targets:
     """Every product and lookup of the model and its subgraphs that may be quantized.
 
     Args:
         ctx: the model; constants are initializers.
         include: patterns (as in file names) of the names of nodes or weights; only those are taken, small ones too.
         exclude: patterns of those that are not.
+        others: more patterns, which only have to fit something.
 
     Raises:
         OptionError: a pattern that fits no product, lookup or weight of one.
@@ -111,7 +114,7 @@ def find_targets(ctx: GraphContext, include: Collection[str] = (), exclude: Coll
                 found.skipped.append(Skipped(target.name, reason))
             else:
                 found.products.append(target)
-    for pattern in (*include, *exclude):
+    for pattern in (*include, *exclude, *others):
         if not any(fits(names, (pattern,)) for names in seen):
             raise OptionError(f"{pattern!r} names no product with a constant weight, and no such weight")
     return found
