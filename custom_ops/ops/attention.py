@@ -16,9 +16,9 @@ from custom_ops.spec import Array, Attribute, Call, Example, Inferred, Input, Op
 def _body(body: Body, call: Call, inputs: Sequence[ir.Value | None]) -> Sequence[ir.Value]:
     # Not ONNX Attention-23: ONNX Runtime's kernel refuses a mask that broadcasts over the queries.
     # Where sizes are known none is left for Reshape to infer: from an empty batch nothing can be inferred.
-    q, k, v, mask = (*inputs, None, None, None)[:4]
+    mask = inputs[3]
     heads, kv_heads = call.attrs["num_heads"], _kv_heads(call.attrs)
-    q, k, v = _split_heads(body, call, (q, k, v))
+    q, k, v, present = _split_heads(body, call, inputs)
     shared = heads // kv_heads
     grouped = shared > 1
     separate = _shape(body, q) if grouped else None
@@ -45,7 +45,7 @@ def _body(body: Body, call: Call, inputs: Sequence[ir.Value | None]) -> Sequence
             separate = _regrouped(body, _shape(body, context), [1, shared, 1, 1], [1, 1, shared, 1])
         context = body.op("Reshape", context, separate)
     width = -1 if size is None else heads * size
-    return [body.narrow(body.reshape(body.transpose(context, [0, 2, 1, 3]), [0, 0, width]))]
+    return [body.narrow(body.reshape(body.transpose(context, [0, 2, 1, 3]), [0, 0, width])), *present]
 
 
 def _shape(body: Body, x: ir.Value) -> ir.Value:
@@ -76,26 +76,33 @@ def _head_size(call: Call, index: int) -> int | None:
     return given[-1] // (heads + 2 * kv_heads if packed else kv_heads if index else heads)
 
 
-def _split_heads(body: Body, call: Call, inputs: Sequence[ir.Value | None]) -> tuple[ir.Value, ir.Value, ir.Value]:
-    """Q [B, N, S, H], K [B, G, H, T] and V [B, G, T, H]."""
+def _split_heads(
+    body: Body, call: Call, inputs: Sequence[ir.Value | None]
+) -> tuple[ir.Value, ir.Value, ir.Value, list[ir.Value]]:
+    """Q [B, N, S, H], K [B, G, H, T] and V [B, G, T, H], as wide as the scores; and the caches when there is a past."""
     heads, kv_heads = call.attrs["num_heads"], _kv_heads(call.attrs)
-    whole = inputs[0]
-    assert whole is not None
+    given = [x if call.has(4) else body.widen(x) for x in inputs[:3] if x is not None]
     known = [-1 if size is None else size for size in (_head_size(call, i) for i in range(3))]
     if call.attrs["layout"] == "packed" and kv_heads != heads:
         sizes = [heads, kv_heads, kv_heads]
-        parts = body.split(body.reshape(body.widen(whole), [0, 0, sum(sizes), known[0]]), sizes, axis=2)
+        parts = body.split(body.reshape(given[0], [0, 0, sum(sizes), known[0]]), sizes, axis=2)
     else:
-        three = body.split(body.widen(whole), 3, axis=2) if call.attrs["layout"] == "packed" else None
-        given = three or [body.widen(x) for x in inputs if x is not None]
+        three = body.split(given[0], 3, axis=2) if call.attrs["layout"] == "packed" else given
         parts = [
             x if _heads_first(call, i) else body.reshape(x, [0, 0, n, known[i]])
-            for i, (x, n) in enumerate(zip(given, (heads, kv_heads, kv_heads), strict=True))
+            for i, (x, n) in enumerate(zip(three, (heads, kv_heads, kv_heads), strict=True))
         ]
     q, k, v = parts
     q = body.transpose(q, [0, 2, 1, 3])
-    k = body.transpose(k, [0, 1, 3, 2] if _heads_first(call, 1) else [0, 2, 3, 1])
-    return q, k, v if _heads_first(call, 2) else body.transpose(v, [0, 2, 1, 3])
+    if not call.has(4):
+        k = body.transpose(k, [0, 1, 3, 2] if _heads_first(call, 1) else [0, 2, 3, 1])
+        return q, k, v if _heads_first(call, 2) else body.transpose(v, [0, 2, 1, 3]), []
+    present = []
+    for i, new in ((1, k), (2, v)):
+        new = new if _heads_first(call, i) else body.transpose(new, [0, 2, 1, 3])
+        present.append(body.op("Concat", inputs[3 + i], new, axis=2))
+    k, v = (body.widen(x) for x in present)
+    return body.widen(q), body.transpose(k, [0, 1, 3, 2]), v, present
 
 
 def _heads_first(call: Call, index: int) -> bool:
@@ -137,6 +144,12 @@ def _check(call: Call) -> None:
     for index, name in ((1, "K"), (2, "V")):
         if call.has(index) == packed:
             raise call.fail(f"layout '{call.attrs['layout']}' {'has no' if packed else 'needs'} input {name}")
+    if call.has(4) != call.has(5):
+        raise call.fail("only one of past_key and past_value is given")
+    if call.num_outputs != (3 if call.has(4) else 1):
+        raise call.fail(f"{call.num_outputs} outputs; 3 are required with a past, else 1")
+    if call.has(4) and call.attrs["causal"]:
+        raise call.fail("causal counts keys from 0 and is not defined with a past; a mask is required")
     needs = {"causal": "Range", "masked_rows_zero": "Equal of floats"}
     for name, operator in needs.items():
         if call.attrs[name] and call.opset < 11:
@@ -154,6 +167,10 @@ def _check(call: Call) -> None:
             continue
         if found is not None and (len(found) != 3 or (isinstance(width, int) and width % parts)):
             raise call.fail(f"{'QKV'[index]} must be [B, {'SSTT'[index]}, a multiple of {parts}], got {found}")
+    for index in (4, 5):
+        found = call.shape(index)
+        if found is not None and (len(found) != 4 or found[1] != kv_heads):
+            raise call.fail(f"{call.op} past must be [B, {kv_heads}, P, H], got {found}")
     mask = call.shape(3)
     if mask is not None and (len(mask) > 4 or (call.attrs["masked_rows_zero"] and len(mask) < 1)):
         raise call.fail(f"the mask must have rank 1 to 4, got {mask}")
@@ -161,8 +178,9 @@ def _check(call: Call) -> None:
 
 def _infer(call: Call) -> Sequence[Inferred]:
     q, v = call.shape(0), call.shape(2)
+    present = [(call.dtype, _grown(call, index)) for index in (4, 5) if call.has(index)]
     if q is None or len(q) != 3:
-        return [(call.dtype, None)]
+        return [(call.dtype, None), *present]
     width = q[2]
     heads, kv_heads = call.attrs["num_heads"], _kv_heads(call.attrs)
     if call.attrs["layout"] == "packed":
@@ -173,11 +191,22 @@ def _infer(call: Call) -> Sequence[Inferred]:
         width = v[2] if kv_heads == heads else ir.SymbolicDim(None)
         if isinstance(v[2], int):
             width = v[2] // kv_heads * heads
-    return [(call.dtype, shape([q[0], q[1], width]))]
+    return [(call.dtype, shape([q[0], q[1], width])), *present]
+
+
+def _grown(call: Call, index: int) -> ir.Shape | None:
+    """The shape of a past with the new keys or values."""
+    past = call.shape(index)
+    if past is None:
+        return None
+    new = call.shape(0 if call.attrs["layout"] == "packed" else index - 3)
+    rows = None if new is None else new[2 if _heads_first(call, index - 3) else 1]
+    total = past[2] + rows if isinstance(past[2], int) and isinstance(rows, int) else ir.SymbolicDim(None)
+    return shape([past[0], past[1], total, past[3]])
 
 
 def _reference(inputs: Sequence[Array | None], attrs: Mapping[str, Any]) -> Sequence[Array]:
-    q, k, v, mask = (*inputs, None, None, None)[:4]
+    q, k, v, mask, past_k, past_v = (*inputs, None, None, None, None, None)[:6]
     assert q is not None
     heads, kv_heads = attrs["num_heads"], _kv_heads(attrs)
     if attrs["layout"] == "packed":
@@ -189,6 +218,11 @@ def _reference(inputs: Sequence[Array | None], attrs: Mapping[str, Any]) -> Sequ
         separate = x if x.ndim == 4 else x.reshape(x.shape[0], x.shape[1], count, -1).transpose(0, 2, 1, 3)
         return separate.repeat(heads // count, axis=1)
 
+    def with_past(x: Array, past: Array | None) -> Array:
+        separate = x if x.ndim == 4 else x.reshape(x.shape[0], x.shape[1], kv_heads, -1).transpose(0, 2, 1, 3)
+        return separate if past is None else np.concatenate([past, separate], axis=2)
+
+    k, v = with_past(k, past_k), with_past(v, past_v)
     scores = split_heads(q, heads) @ split_heads(k, kv_heads).swapaxes(2, 3) * attrs["scale"]
     if mask is not None:
         scores = scores + mask
@@ -198,7 +232,13 @@ def _reference(inputs: Sequence[Array | None], attrs: Mapping[str, Any]) -> Sequ
     weights = weights / weights.sum(-1, keepdims=True)
     if attrs["masked_rows_zero"]:
         weights = np.where(scores.max(-1, keepdims=True) == -np.inf, 0, weights)
-    return [(weights @ split_heads(v, kv_heads)).transpose(0, 2, 1, 3).reshape(q.shape[0], q.shape[1], -1)]
+    return [(weights @ split_heads(v, kv_heads)).transpose(0, 2, 1, 3).reshape(q.shape[0], q.shape[1], -1), k, v]
+
+
+def _padding_of(batch: int, rows: int, past: int) -> Array:
+    """Left padding of the past, for each batch entry another."""
+    hidden = np.arange(past + rows) < np.arange(1, batch + 1)[:, None]
+    return np.where(hidden, -10000.0, 0).astype(np.float32)[:, None, None]
 
 
 def _examples() -> Iterable[Example]:
@@ -239,6 +279,20 @@ def _examples() -> Iterable[Example]:
     yield Example("packed_multi_query", (normal("qkv6", b, s, (n + 2) * h), None, None, padding), one)
     wide: dict[str, Any] = {"num_heads": 6, "kv_num_heads": 2, "scale": 0.2, "layout": "packed", "causal": 1}
     yield Example("packed_grouped_causal", (normal("qkvg", 1, 70, 10 * 24),), wide, opset=11)
+    # Keys and values of earlier tokens, which the new ones are appended to.
+    past = [normal(name, b, 2, 7, h) for name in ("pk", "pv")]
+    seen = np.where(np.arange(7 + s) <= 7 + np.arange(s)[:, None], 0, -10000.0).astype(np.float32)
+    new = tuple(normal(name, b, s, 2 * h) for name in ("nk", "nv"))
+    yield Example("past", (q, *new, seen, *past), few, 3)
+    yield Example("past_cached", (q, *(x.reshape(b, s, 2, h).swapaxes(1, 2).copy() for x in new), None, *past), few, 3)
+    packed_few = normal("qkvp", b, s, (n + 4) * h)
+    yield Example("past_packed", (packed_few, None, None, seen, *past), {**few, "layout": "packed"}, 3)
+    all_heads = [normal(name, b, n, 7, h) for name in ("pk4", "pv4")]
+    yield Example("past_packed_all_heads", (qkv, None, None, _padding_of(b, s, 7), *all_heads), packed, 3)
+    step = (normal("step", b, 1, (n + 4) * h), None, None, None, *past)
+    yield Example("past_one_token", step, {**few, "layout": "packed"}, 3)
+    none = [x[:, :, :0] for x in past]
+    yield Example("past_empty", (packed_few, None, None, seen[:, 7:], *none), {**few, "layout": "packed"}, 3)
     # Queries without any key, with all kinds of masks.
     zero = {"masked_rows_zero": 1}
     rows = np.zeros((b, 1, s, t), np.float32)
@@ -259,7 +313,8 @@ SPEC = OpSpec(
     doc="Y = softmax(Q K^T * scale + mask) V a head, heads merged again. Scores and softmax are float32 for 16-bit "
     "tensors. `causal` hides keys whose position is greater than the query's, both counted from 0. With fewer heads of "
     "keys than of queries (grouped, multi-query) each serves num_heads / kv_num_heads neighbouring heads of queries. A "
-    "row whose every key is masked with -inf is 0 with `masked_rows_zero`, else NaN.",
+    "row whose every key is masked with -inf is 0 with `masked_rows_zero`, else NaN. With a past the keys and values "
+    "are those of the past and then the new ones, T = P + S of them, which are outputs too.",
     inputs=(
         Input("Q", "[B, S, N * H], packed: [B, S, (N + 2 * G) * H]", "queries; packed: all Q, then all K, then all V"),
         Input("K", "[B, T, G * H] or [B, G, T, H]", "keys, absent when packed", optional=True),
@@ -271,8 +326,14 @@ SPEC = OpSpec(
             "T, float32 or bool",
             True,
         ),
+        Input("past_key", "[B, G, P, H]", "keys of earlier tokens, in front of K", optional=True),
+        Input("past_value", "[B, G, P, H]", "values of earlier tokens, in front of V", optional=True),
     ),
-    outputs=(Output("Y", "[B, S, N * H]", "context"),),
+    outputs=(
+        Output("Y", "[B, S, N * H]", "context"),
+        Output("present_key", "[B, G, T, H]", "past_key and K, with a past", optional=True),
+        Output("present_value", "[B, G, T, H]", "past_value and V, with a past", optional=True),
+    ),
     attributes=(
         Attribute("num_heads", ir.AttributeType.INT, "N"),
         Attribute("scale", ir.AttributeType.FLOAT, "multiplies Q K^T"),

@@ -85,8 +85,8 @@ class QkvPacking(Rule):
             functions.append(function)
             packed = turned.outputs[0]
         attrs = {name: ctx.attr(node, name) for name in _KEPT} | {"layout": "packed"}
-        mask = node.inputs[3] if len(node.inputs) > 3 else None
-        fused, function = make("Attention", [packed, None, None, mask], attrs, ctx, dtype, match.outputs)
+        inputs = [packed, None, None, *node.inputs[3:]]  # with a past, which the new keys and values go behind
+        fused, function = make("Attention", inputs, attrs, ctx, dtype, match.outputs)
         return Replacement((*nodes, fused), fused.outputs, (*functions, function))
 
 

@@ -110,8 +110,9 @@ def test_bodies_take_empty_inputs(name: str, opset: int, axis: int) -> None:
             continue
         example = emptied(whole, axis)
         inputs = [None if a is None else ir.val(f"i{k}", FLOAT, a.shape) for k, a in enumerate(example.inputs)]
-        node, function = custom_ops.make(name, inputs, 1, example.attrs, opset=opset, dtype=FLOAT)
-        node.outputs[0].name = "y"
+        node, function = custom_ops.make(name, inputs, example.num_outputs, example.attrs, opset=opset, dtype=FLOAT)
+        for index, value in enumerate(node.outputs):
+            value.name = f"y{index}"
         for value in inputs:  # the body must not depend on knowing which size is zero
             if value is not None:
                 value.shape = ir.Shape([None if d == 0 else d for d in value.shape or ()])
@@ -119,5 +120,5 @@ def test_bodies_take_empty_inputs(name: str, opset: int, axis: int) -> None:
         graph.name = "empty"
         model = ir.Model(graph, ir_version=10)
         custom_ops.install(model, [function])
-        (y,) = run(ir.to_proto(model), {f"i{k}": a for k, a in enumerate(example.inputs) if a is not None})
+        y, *_ = run(ir.to_proto(model), {f"i{k}": a for k, a in enumerate(example.inputs) if a is not None})
         assert y.size == 0 and y.shape[axis] == 0 and y.ndim == 3, example.name

@@ -176,7 +176,7 @@ def test_scaled_values_are_refused() -> None:
         ({"(q, heads)": "(q, two)"}, "different heads"),
         ({"[B,1,1,T] mask": "[C,1,1,T] mask"}, "mask is not known to fit"),
         ({"[B,1,1,T] mask": "[B,1,U,T] mask"}, "mask is not known to fit"),
-        ({"[B,T,32] k": "[C,T,32] k", "[B,T,32] v": "[C,T,32] v"}, "batch or key sizes"),
+        ({"[B,T,32] k": "[C,T,32] k", "[B,T,32] v": "[C,T,32] v"}, "batch sizes are not known"),
         ({"sc = Div(qk, root) sm = Add(sc, mask)": "sc = Add(qk, mask) sm = Div(sc, root)"}, "before the scale"),
         ({"perm=[0,2,1,3]>(q4)": "perm=[2,0,1,3]>(q4)"}, "queries are not"),
         ({"perm=[0,2,1,3]>(c)": "perm=[0,1,2,3]>(c)", "whole": "flat"}, "not merged"),
