@@ -1,0 +1,202 @@
+"""Runs a model piece by piece over calibration samples and gives the statistics of one linear layer's input at a time.
+
+Between two pieces the weights of the model may change: who quantizes a layer as soon as its statistics are there has
+the later ones see what the quantized layers before them give.
+"""
+
+from __future__ import annotations
+
+import os
+import pickle
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import onnx_ir as ir
+
+from cuvil_onnx.errors import CuvilError, OptionError
+from cuvil_onnx.quantize import calibrate_segments as segments
+from cuvil_onnx.quantize.calibrate_statistics import Statistics
+
+Array = npt.NDArray[Any]
+Feeds = Mapping[str, Array]
+
+PROVIDERS = ("CUDAExecutionProvider", "CPUExecutionProvider")
+
+SAVE_SECONDS = 60.0
+"""How often the values between pieces go to disk when the work shall be resumable; they are larger than the rest."""
+
+
+class Observation:
+    """Goes through the model's sites in order; iterate it once.
+
+    Args:
+        model: changed only by whoever iterates: weights may be replaced (their names, shapes and types stay).
+        sites: values of the main graph, [..., K] each.
+        feeds: the calibration samples: input name -> array.
+        xp: numpy or cupy, where statistics are wanted.
+        folder: where to keep what a later run needs to go on from here; None: nowhere.
+        key: what that must agree on: the model, the samples and the options. Another one's state is not taken up.
+
+    Attributes:
+        done: how many sites an earlier run finished; iteration starts after them, and whatever was decided from them
+            must be in the model before it does.
+    """
+
+    def __init__(
+        self,
+        model: ir.Model,
+        sites: Sequence[ir.Value],
+        feeds: Sequence[Feeds],
+        *,
+        xp: ModuleType = np,
+        folder: Path | None = None,
+        key: str = "",
+        providers: Sequence[str] | None = None,
+    ) -> None:
+        if not feeds:
+            raise OptionError("there is no calibration sample")
+        self._model, self._xp = model, xp
+        self._plan = segments.plan(model.graph, sites)
+        self._providers = list(providers) if providers is not None else _available()
+        self._file = None if folder is None else folder / "between.pickle"
+        self._key = key
+        self._saved = time.monotonic()
+        self.done = 0
+        self._live: list[dict[str, Any]] = []
+        state = self._load()
+        if state is None:
+            self._live = [self._first(feed) for feed in feeds]
+        else:
+            self.done, self._live = state
+
+    @property
+    def sites(self) -> list[ir.Value]:
+        """All sites in the order in which they come."""
+        return [segment.site for segment in self._plan]
+
+    def __iter__(self) -> Iterator[tuple[ir.Value, Statistics]]:
+        for index in range(self.done, len(self._plan)):
+            yield self._plan[index].site, self._advance(self._plan[index])
+            self.done = index + 1
+            if time.monotonic() - self._saved >= SAVE_SECONDS:
+                self.save()
+
+    def save(self) -> None:
+        """Writes the state after the last finished site, if there is a folder; interrupted, it leaves the old one."""
+        if self._file is None:
+            return
+        live = [{name: _packed(value) for name, value in sample.items()} for sample in self._live]
+        self._file.parent.mkdir(parents=True, exist_ok=True)
+        temporary = self._file.with_suffix(f".{os.getpid()}")
+        with temporary.open("wb") as file:
+            pickle.dump((self._key, self.done, live), file, protocol=pickle.HIGHEST_PROTOCOL)
+        temporary.replace(self._file)
+        self._saved = time.monotonic()
+
+    def _load(self) -> tuple[int, list[dict[str, Any]]] | None:
+        if self._file is None or not self._file.is_file():
+            return None
+        try:
+            with self._file.open("rb") as file:
+                key, done, live = _Arrays(file).load()
+            if key != self._key:
+                return None
+            return int(done), [{name: _unpacked(value) for name, value in sample.items()} for sample in live]
+        except (OSError, ValueError, TypeError, EOFError, pickle.UnpicklingError):
+            return None  # of another version, or cut short: start over
+
+    def _first(self, feed: Feeds) -> dict[str, Any]:
+        """The graph inputs that the pieces read, as ONNX Runtime's values."""
+        import onnxruntime
+
+        wanted = {value.name or "": value for segment in self._plan for value in (*segment.inputs, segment.site)}
+        graph_inputs = {value.name: value for value in self._model.graph.inputs}
+        found = {}
+        for name in wanted:
+            if name not in graph_inputs:
+                continue
+            if name not in feed:
+                default = graph_inputs[name].const_value
+                if default is not None:  # an initializer that may be overridden
+                    found[name] = onnxruntime.OrtValue.ortvalue_from_numpy(default.numpy())
+                    continue
+                raise OptionError(f"a calibration sample lacks the model's input {name!r}")
+            found[name] = onnxruntime.OrtValue.ortvalue_from_numpy(np.ascontiguousarray(feed[name]))
+        return found
+
+    def _advance(self, segment: segments.Segment) -> Statistics:
+        """Runs one piece over all samples, keeps its results, forgets what no later piece reads."""
+        import onnxruntime
+
+        first = self._live[0]
+        types = {value: first[value.name or ""].data_type() for value in segment.inputs}
+        if not segment.nodes:
+            types[segment.site] = first[segment.site.name or ""].data_type()
+            segment.inputs = list(dict.fromkeys([*segment.inputs, segment.site]))
+        proto, fed = segments.model_of(segment, self._model, types)
+        options = onnxruntime.SessionOptions()
+        options.log_severity_level = 3
+        where = f"calibration, up to {segment.site.name!r}"
+        try:
+            session = onnxruntime.InferenceSession(proto.SerializeToString(), options, providers=self._providers)
+        except Exception as error:
+            raise CuvilError(f"{where}: ONNX Runtime cannot load this part of the model: {error}") from error
+        weights = {v.name: onnxruntime.OrtValue.ortvalue_from_numpy(v.const_value.numpy()) for v in fed}  # type: ignore[union-attr]
+        names = [output.name for output in session.get_outputs()]
+        statistics: Statistics | None = None
+        for sample in self._live:
+            inputs = {value.name: sample[value.name or ""] for value in segment.inputs} | weights
+            try:
+                results = session.run_with_ort_values(names, inputs)
+            except Exception as error:
+                raise CuvilError(f"{where}: this part of the model does not run: {error}") from error
+            site = results[0].numpy()
+            if statistics is None:
+                statistics = Statistics.empty(site.shape[-1], self._xp)
+            statistics.add(site)
+            sample.update(zip(names[1:], results[1:], strict=True))
+            for value in segment.last_used:
+                sample.pop(value.name or "", None)
+        assert statistics is not None
+        return statistics
+
+
+def _available() -> list[str]:
+    import onnxruntime
+
+    present = onnxruntime.get_available_providers()
+    return [name for name in PROVIDERS if name in present]
+
+
+def _packed(value: Any) -> Any:
+    """An OrtValue as type name and array; 16-bit floats without a numpy type travel as they are in memory."""
+    if value.is_tensor():
+        return value.data_type(), value.numpy()
+    raise CuvilError(f"a value of type {value.data_type()} between two pieces of the model cannot be saved")
+
+
+def _unpacked(packed: Any) -> Any:
+    import onnxruntime
+
+    _, array = packed
+    return onnxruntime.OrtValue.ortvalue_from_numpy(array)
+
+
+class _Arrays(pickle.Unpickler):
+    """Reads arrays and plain containers only: a state file must not be able to run code."""
+
+    def find_class(self, module: str, name: str) -> Any:
+        if module.partition(".")[0] == "numpy" and name in (
+            "_reconstruct",
+            "ndarray",
+            "dtype",
+            "_frombuffer",
+            "scalar",
+        ):
+            return super().find_class(module, name)
+        raise pickle.UnpicklingError(f"{module}.{name} is not expected in a calibration state")

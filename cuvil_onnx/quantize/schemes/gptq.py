@@ -1,0 +1,172 @@
+"""GPTQ: rounds one input channel after the other and lets the channels not rounded yet make up for the error.
+
+Frantar et al., "GPTQ: Accurate Post-Training Quantization for Generative Pre-trained Transformers", arXiv 2210.17323:
+the channel order by decreasing activation (act-order), damping, and Cholesky factors as there. What differs:
+
+- Scales are chosen before, for the groups of the original order, so that act-order needs no index of groups and the
+  weight keeps its layout; by trying narrower ranges, each weight's squared error times its channel's mean square.
+- Channels that calibration never saw are rounded to nearest instead of being set to 0.
+- ``sweeps`` of coordinate descent over the finished codes follow, each of which can only lower the error at the output
+  (as in QuantEase, arXiv 2309.01885).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from types import ModuleType
+from typing import Any, ClassVar
+
+import numpy as np
+
+from cuvil_onnx.quantize.grid import Array, Grid, Quantized
+from cuvil_onnx.quantize.scheme import Context, Layer, Scheme
+from cuvil_onnx.quantize.schemes._objective import fit_scales, hessian, nearest, with_codes
+
+BLOCK = 128
+"""Channels whose errors are spread one by one; to later blocks they go as one product."""
+
+
+class Gptq(Scheme):
+    """See the module's text.
+
+    Options: ``act_order``: channels with the largest activations first; ``damping``: added to the Hessian's diagonal,
+    as a part of its mean; ``sweeps``: passes of coordinate descent; ``steps`` and ``narrowest``: the ranges that are
+    tried (0 steps: the whole range only).
+    """
+
+    name = "gptq"
+    summary = "GPTQ: rounding errors are made up for by the channels rounded later"
+    calibrated = True
+    defaults: ClassVar[Mapping[str, Any]] = {
+        "act_order": True,
+        "damping": 0.01,
+        "sweeps": 2,
+        "steps": 12,
+        "narrowest": 0.7,
+    }
+
+    def quantize(self, layer: Layer, grid: Grid, context: Context) -> Quantized:
+        xp, o = context.xp, self.options
+        moments = hessian(layer, xp)
+        diagonal = xp.diagonal(moments)
+        scales, zeros = fit_scales(layer.weight, diagonal, grid, xp, steps=o["steps"], narrowest=o["narrowest"])
+        return compensated(layer.weight, moments, scales, zeros, grid, xp, o["act_order"], o["damping"], o["sweeps"])
+
+
+def compensated(
+    weight: Array,
+    moments: Array,
+    scales: Array,
+    zeros: Array | None,
+    grid: Grid,
+    xp: ModuleType,
+    act_order: bool = True,
+    damping: float = 0.01,
+    sweeps: int = 2,
+) -> Quantized:
+    """Codes for given scales.
+
+    Args:
+        weight: float32 [K, N].
+        moments: the mean of x^T x, float32 [K, K], without zeros on the diagonal.
+        scales: float32 [groups, N]; zeros: likewise, or None.
+    """
+    k = weight.shape[0]
+    diagonal = xp.diagonal(moments)
+    order = xp.argsort(-diagonal, kind="stable") if act_order else xp.arange(k)
+    moments = moments[order][:, order]
+    factor = inverse_factor(moments, damping, xp)
+    lines = _Lines(order, scales, zeros, grid, xp)
+    work = weight[order]
+    codes = xp.empty(work.shape, xp.int8 if grid.symmetric else xp.uint8)
+    for start in range(0, k, BLOCK):
+        stop = min(start + BLOCK, k)
+        errors = xp.empty((stop - start, work.shape[1]), xp.float32)
+        for i in range(start, stop):
+            codes[i], value = lines.round(i, work[i])
+            errors[i - start] = (work[i] - value) / factor[i, i]
+            work[i + 1 : stop] -= factor[i, i + 1 : stop, None] * errors[i - start]
+        work[stop:] -= factor[start:stop, stop:].T @ errors
+    if not bool(xp.isfinite(work).all()):  # weights near the end of float32
+        return nearest(weight, scales, zeros, grid, xp)
+    original = weight[order]
+    for _ in range(sweeps):
+        if not _descend(codes, original, moments, damping, lines, xp):
+            break
+    back = xp.argsort(order, kind="stable")
+    return with_codes(codes[back], scales, zeros)
+
+
+class _Lines:
+    """The grid of each row of a weight whose rows were reordered."""
+
+    def __init__(self, order: Array, scales: Array, zeros: Array | None, grid: Grid, xp: ModuleType) -> None:
+        self._group = [int(g) for g in order // grid.rows(len(order))]
+        self._scales, self._zeros, self._grid, self._xp = scales, zeros, grid, xp
+
+    def round(self, row: int, values: Array) -> tuple[Array, Array]:
+        """The nearest codes of a row [N], and the numbers that they stand for."""
+        xp, group = self._xp, self._group[row]
+        scale = self._scales[group]
+        codes = xp.rint(values / scale)
+        if self._zeros is None:
+            codes = xp.clip(codes, self._grid.low, self._grid.high)
+            return codes, codes * scale
+        zero = self._zeros[group]
+        codes = xp.clip(codes + zero, self._grid.low, self._grid.high)
+        return codes, (codes - zero) * scale
+
+    def values(self, row: int, codes: Array) -> Array:
+        """The numbers that a row of codes stands for."""
+        group = self._group[row]
+        numbers = codes.astype(self._xp.float32)
+        if self._zeros is not None:
+            numbers -= self._zeros[group]
+        return numbers * self._scales[group]  # type: ignore[no-any-return]
+
+
+def _descend(codes: Array, weight: Array, moments: Array, damping: float, lines: _Lines, xp: ModuleType) -> bool:
+    """One pass over all rows: each takes the codes that are best while the others stay. Whether any code changed."""
+    k = weight.shape[0]
+    diagonal = xp.diagonal(moments) + np.float32(damping) * xp.diagonal(moments).mean()
+    error = xp.stack([lines.values(i, codes[i]) for i in range(k)]) - weight
+    changed = False
+    for start in range(0, k, BLOCK):
+        stop = min(start + BLOCK, k)
+        slope = moments[start:stop] @ error
+        for i in range(start, stop):
+            # The damped objective: that much of each weight's own squared error counts as well.
+            gradient = slope[i - start] + (diagonal[i] - moments[i, i]) * error[i]
+            new, value = lines.round(i, weight[i] + error[i] - gradient / diagonal[i])
+            step = value - weight[i] - error[i]
+            if bool((step != 0).any()):
+                changed = True
+                codes[i] = new
+                error[i] += step
+                slope += moments[start:stop, i, None] * step
+    return changed
+
+
+def inverse_factor(moments: Array, damping: float, xp: ModuleType) -> Array:
+    """Upper triangular U with U^T U = (moments + damping)^-1, float32 [K, K].
+
+    The factor of the reversed matrix is inverted, which never forms the inverse itself. Damping grows until the matrix
+    is positive definite in float64; if it never is, errors are not spread at all.
+    """
+    k = moments.shape[0]
+    wide = moments.astype(xp.float64)
+    mean = float(xp.diagonal(wide).mean())
+    places = xp.arange(k)
+    for _ in range(8):
+        damped = wide.copy()
+        damped[places, places] += max(damping, 1e-6) * mean
+        try:
+            lower = xp.linalg.cholesky(damped[::-1, ::-1])
+            if bool(xp.isfinite(lower).all()):
+                upper = xp.linalg.inv(lower[::-1, ::-1])
+                if bool(xp.isfinite(upper).all()):
+                    return xp.triu(upper).astype(xp.float32)  # type: ignore[no-any-return]
+        except np.linalg.LinAlgError:
+            pass
+        damping = max(damping, 1e-6) * 10
+    return xp.eye(k, dtype=xp.float32)  # type: ignore[no-any-return]
