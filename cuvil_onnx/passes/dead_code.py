@@ -16,19 +16,24 @@ def remove_dead_code(ctx: GraphContext, trace: Trace) -> int:
     for graph in reversed(ctx.graphs):
         dead = []
         for node in reversed(graph):
-            if not any(walk.use_count(v) or v.is_graph_output() for v in node.outputs):
+            for value in node.outputs:
+                if walk.use_count(value) or value.is_graph_output():
+                    break
+            else:
                 detach((node,))
                 dead.append(node)
-        graph.remove(dead)
-        ctx.order.forget(dead, graph)
-        removed += len(dead)
+        if dead:
+            graph.remove(dead)
+            ctx.order.forget(dead, graph)
+            removed += len(dead)
     for graph in ctx.graphs:
         for name, value in list(graph.initializers.items()):
             if not (walk.use_count(value) or value.is_graph_output() or value.is_graph_input()):
                 del graph.initializers[name]
-    _remove_unused_functions(ctx.model)
-    if removed:
-        ctx.refresh()
+    if ctx.model.functions:
+        _remove_unused_functions(ctx.model)
+    if removed and len(ctx.graphs) > 1:
+        ctx.find_graphs()
     return removed
 
 

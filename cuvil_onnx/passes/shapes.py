@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
 
 import onnx
 import onnx_ir as ir
 
 from cuvil_onnx.passes.base import KNOWN_DOMAINS
+from cuvil_onnx.passes.serialize import Serializer, tensor
+from cuvil_onnx.passes.wire import field, tag
 from cuvil_onnx.rewrite import walk
 from cuvil_onnx.rewrite.graph import GraphContext
 from cuvil_onnx.rewrite.trace import Trace
@@ -15,7 +17,17 @@ from cuvil_onnx.rewrite.trace import Trace
 SMALL_TENSOR_BYTES = 1024
 """Initializers up to this size travel with their values: shapes, axes and pads that inference has to read."""
 
-Facts = dict[str, tuple[int, tuple[int | str | None, ...] | None]]
+MAX_SCOPES = 1 << 23
+"""ONNX's inference copies what is known of the main graph for each subgraph: with more nodes times subgraphs than this
+the model goes through it in parts of ``PART`` nodes."""
+
+PART = 64
+
+GENERATED = "unk__"
+"""How the symbols begin that ONNX's inference makes up, numbered from 0 in each call."""
+
+Fact = tuple[int, tuple[int | str | None, ...] | None]
+"""An element type (0: unknown) and dimensions."""
 
 
 def infer_shapes(ctx: GraphContext, trace: Trace) -> int:
@@ -24,16 +36,41 @@ def infer_shapes(ctx: GraphContext, trace: Trace) -> int:
     Equal symbols mean equal sizes; a size that inference cannot name gets a symbol of its own, which pointwise
     operators hand on. Where inference fails nothing changes.
     """
+    misread: set[str | None] = set()
     for graph in ctx.graphs:
         for node in graph:
             if _is_misread(node, ctx):
+                misread.update(v.name for v in node.outputs)
                 for value in node.outputs:
                     value.shape, value.type = None, node.inputs[0].type if node.inputs[0] is not None else None
             for value in node.outputs:
                 if value.type is None:
                     value.shape = None  # no proto can say a shape without a type
-    proto = weightless_proto(ctx.model)
-    _hide_misread(proto, ctx)
+    graph = ctx.model.graph
+    if len(graph) * (len(ctx.graphs) - 1) <= MAX_SCOPES:
+        return _infer(weightless_proto(ctx.model), list(graph), misread, trace)
+    nodes, changed = list(graph), 0
+    for start in range(0, len(nodes), PART):
+        part = nodes[start : start + PART]
+        proto = _part(part, ctx)
+        changed += _infer(proto, part, misread, trace, f"{GENERATED}{start}_", _symbols(proto))
+    return changed
+
+
+def _infer(
+    proto: onnx.ModelProto,
+    nodes: Sequence[ir.Node],
+    misread: set[str | None],
+    trace: Trace,
+    prefix: str = "",
+    given: frozenset[str] = frozenset(),
+) -> int:
+    """Learns what inference says of the results of ``nodes``, from a proto that begins with them.
+
+    With a ``prefix``, made-up symbols that were not ``given`` get it, to differ from those of other calls.
+    """
+    if misread:
+        _hide_misread(proto, misread)
     for stripped in walk_protos(proto.graph):
         for info in stripped.output:
             if info.type.HasField("tensor_type"):
@@ -44,13 +81,33 @@ def infer_shapes(ctx: GraphContext, trace: Trace) -> int:
         trace.warn(f"shape inference failed: {' '.join(str(error).split())[:200]}")
         return 0
     changed = 0
-    for (graph, _), described in zip(walk.all_graphs(ctx.model.graph), walk_protos(inferred.graph), strict=True):
-        facts = _facts(described)
-        for node in graph:
+    decoded: dict[bytes, Fact | None] = {}
+    for members, described in zip(_levels(nodes), walk_protos(inferred.graph), strict=True):
+        facts: dict[str, Fact] = {}
+        for info in (*described.value_info, *described.output):
+            data = info.type.SerializeToString()
+            if data not in decoded:
+                fact = _fact(info.type)
+                decoded[data] = _renamed(fact, prefix, given) if fact is not None and prefix else fact
+            fact = decoded[data]
+            if fact is not None:
+                facts[info.name] = fact
+        for node in members:
             for value in node.outputs:
-                if value.name and value.name in facts:
-                    changed += _learn(value, *facts[value.name], keep=node.domain not in KNOWN_DOMAINS)
+                fact = facts.get(value.name or "")
+                if fact is not None:
+                    changed += _learn(value, *fact, keep=node.domain not in KNOWN_DOMAINS)
     return changed
+
+
+def _levels(nodes: Sequence[ir.Node]) -> Iterator[Iterable[ir.Node]]:
+    """The nodes, then those of each subgraph below them, in the order of ``walk_protos``."""
+    pending: list[Iterable[ir.Node]] = [nodes]
+    for members in pending:
+        yield members
+        for node in members:
+            if node.attributes:
+                pending.extend(walk.subgraphs(node))
 
 
 def _is_misread(node: ir.Node, ctx: GraphContext) -> bool:
@@ -64,51 +121,79 @@ def _is_misread(node: ir.Node, ctx: GraphContext) -> bool:
     )
 
 
-def _hide_misread(proto: onnx.ModelProto, ctx: GraphContext) -> None:
-    """Moves those nodes to a domain that inference does not know."""
-    hidden = {v.name for g in ctx.graphs for n in g if _is_misread(n, ctx) for v in n.outputs}
-    if not hidden:
-        return
+def _hide_misread(proto: onnx.ModelProto, results: set[str | None]) -> None:
+    """Moves the nodes with these results to a domain that inference does not know."""
     proto.opset_import.append(onnx.helper.make_opsetid("cuvil.hidden", 1))
     for graph in walk_protos(proto.graph):
         for node in graph.node:
-            if node.op_type == "Split" and hidden.intersection(node.output):
+            if node.op_type == "Split" and results.intersection(node.output):
                 node.domain = "cuvil.hidden"
 
 
 def weightless_proto(model: ir.Model) -> onnx.ModelProto:
     """The model with large initializers of the main graph turned into inputs (types and shapes only)."""
-    swapped: list[tuple[ir.Value, ir.TensorProtocol]] = []
-    for graph, _ in walk.all_graphs(model.graph):
-        for value in graph.initializers.values():
-            tensor = value.const_value
-            if tensor is None or tensor.dtype == ir.DataType.STRING:
-                continue
-            if tensor.nbytes > SMALL_TENSOR_BYTES or isinstance(tensor, ir.ExternalTensor):
-                swapped.append((value, tensor))
-    try:
-        for value, tensor in swapped:
-            if tensor.nbytes <= SMALL_TENSOR_BYTES:  # of a file: only its values, not where they are, are of use
-                value.const_value = ir.Tensor(tensor.numpy(), dtype=tensor.dtype, name=value.name)
-                continue
-            value.const_value = ir.ExternalTensor(
-                "-", 0, tensor.nbytes, tensor.dtype, shape=ir.Shape(tensor.shape.numpy()), name=value.name or ""
-            )
-        proto = ir.to_proto(model)
-    finally:
-        for value, tensor in swapped:
-            value.const_value = tensor
-    large = [t for t in proto.graph.initializer if t.data_location == onnx.TensorProto.EXTERNAL]
-    small = [t for t in proto.graph.initializer if t.data_location != onnx.TensorProto.EXTERNAL]
-    known = {info.name for info in proto.graph.input}
-    for tensor in large:
-        if tensor.name not in known:
-            proto.graph.input.append(
-                onnx.helper.make_tensor_value_info(tensor.name, tensor.data_type, list(tensor.dims))
-            )
-    del proto.graph.initializer[:]
-    proto.graph.initializer.extend(small)
+    graph = model.graph
+    small = [v for v in graph.initializers.values() if v.const_value is not None and not _is_large(v.const_value)]
+    proto = _with_graph(model, Serializer(model.ir_version, _without_data).graph(graph, small))
+    known = {v.name for v in graph.inputs}
+    for value in graph.initializers.values():
+        held = value.const_value
+        if held is not None and _is_large(held) and value.name not in known:
+            dims = list(held.shape.numpy())
+            proto.graph.input.append(onnx.helper.make_tensor_value_info(value.name or "", int(held.dtype), dims))
     return proto
+
+
+def _part(nodes: Sequence[ir.Node], ctx: GraphContext) -> onnx.ModelProto:
+    """A model of some nodes of the main graph; what they read is its input."""
+    members = set(nodes)
+    read: dict[ir.Value, None] = {}
+    for level in _levels(nodes):
+        for node in level:
+            read.update((v, None) for v in node.inputs if v is not None and v.graph is ctx.model.graph)
+    outside = [v for v in read if v.producer() not in members]
+    held = [v for v in outside if v.is_initializer() and v.const_value is not None and not _is_large(v.const_value)]
+    return _with_graph(ctx.model, Serializer(ctx.model.ir_version, _without_data).part(nodes, outside, held))
+
+
+def _with_graph(model: ir.Model, graph: bytes) -> onnx.ModelProto:
+    """A ModelProto of ``model`` with this graph."""
+    proto = onnx.ModelProto(ir_version=model.ir_version)
+    for domain, version in model.opset_imports.items():
+        proto.opset_import.add(domain=domain, version=version)
+    proto.functions.extend(ir.serde.serialize_function(f) for f in model.functions.values())
+    proto.MergeFromString(field(tag(onnx.ModelProto.GRAPH_FIELD_NUMBER), graph))
+    return proto
+
+
+def _is_large(held: ir.TensorProtocol) -> bool:
+    return held.dtype != ir.DataType.STRING and held.nbytes > SMALL_TENSOR_BYTES
+
+
+def _without_data(value: ir.Value) -> bytes:
+    """The TensorProto of an initializer; a large one refers to a file that does not exist."""
+    held = value.const_value
+    assert held is not None
+    name = value.name or ""
+    if _is_large(held):
+        held = ir.ExternalTensor("-", 0, held.nbytes, held.dtype, shape=ir.Shape(held.shape.numpy()), name=name)
+    elif isinstance(held, ir.ExternalTensor):  # of a file: only its values, not where they are, are of use
+        held = ir.Tensor(held.numpy(), dtype=held.dtype, name=name)
+    return tensor(held, name)
+
+
+def _symbols(proto: onnx.ModelProto) -> frozenset[str]:
+    """The names of sizes in a model."""
+    infos = (info for g in walk_protos(proto.graph) for info in (*g.input, *g.value_info))
+    return frozenset(d.dim_param for info in infos for d in info.type.tensor_type.shape.dim if d.dim_param)
+
+
+def _renamed(fact: Fact, prefix: str, given: frozenset[str]) -> Fact:
+    elem_type, dims = fact
+    if dims is None:
+        return fact
+    made = [isinstance(d, str) and d.startswith(GENERATED) and d not in given for d in dims]
+    return elem_type, tuple(f"{prefix}{d}" if m else d for d, m in zip(dims, made, strict=True))
 
 
 def walk_protos(graph: onnx.GraphProto) -> Iterator[onnx.GraphProto]:
@@ -126,17 +211,16 @@ def walk_protos(graph: onnx.GraphProto) -> Iterator[onnx.GraphProto]:
         i += 1
 
 
-def _facts(graph: onnx.GraphProto) -> Facts:
-    facts: Facts = {}
-    for info in (*graph.value_info, *graph.output):
-        if not info.type.HasField("tensor_type"):
-            continue
-        tensor = info.type.tensor_type
-        dims = None
-        if tensor.HasField("shape"):
-            dims = tuple(d.dim_value if d.HasField("dim_value") else (d.dim_param or None) for d in tensor.shape.dim)
-        facts[info.name] = (tensor.elem_type, dims)
-    return facts
+def _fact(described: onnx.TypeProto) -> Fact | None:
+    """What a type says of a tensor."""
+    if not described.HasField("tensor_type"):
+        return None
+    kind = described.tensor_type
+    if not kind.HasField("shape"):
+        return kind.elem_type, None
+    return kind.elem_type, tuple(
+        d.dim_value if d.HasField("dim_value") else (d.dim_param or None) for d in kind.shape.dim
+    )
 
 
 def _learn(value: ir.Value, elem_type: int, dims: tuple[int | str | None, ...] | None, keep: bool) -> int:

@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
-import contextlib
-from collections.abc import Iterator
 from typing import IO
 
 import onnx
 import onnx_ir as ir
 
+from cuvil_onnx.passes.serialize import Serializer, tensor
+from cuvil_onnx.passes.wire import tag, varint
+
 STREAMED_BYTES = 1 << 16
 """Smaller tensors are serialised with the rest."""
 
-# Field numbers and wire type 2 (length-delimited) of onnx.proto: ModelProto.graph, GraphProto.initializer,
-# TensorProto.raw_data.
-GRAPH, INITIALIZER, RAW_DATA = (bytes([number << 3 | 2]) for number in (7, 5, 9))
+GRAPH = tag(onnx.ModelProto.GRAPH_FIELD_NUMBER)
+INITIALIZER = tag(onnx.GraphProto.INITIALIZER_FIELD_NUMBER)
+RAW_DATA = tag(onnx.TensorProto.RAW_DATA_FIELD_NUMBER)
 
 
 def stream_model(model: ir.Model, file: IO[bytes]) -> None:
@@ -22,26 +23,18 @@ def stream_model(model: ir.Model, file: IO[bytes]) -> None:
 
     The fields of a message may come in any order: the graph's initializers follow its other fields.
     """
-    with _set_aside(model) as large:
-        proto = ir.to_proto(model)
-    tensors = list(proto.graph.initializer)
-    heads, sizes = [], []
-    for tensor in tensors:
-        held = large.get(tensor.name) if tensor.data_location == onnx.TensorProto.EXTERNAL else None
+    rest = Serializer(model.ir_version, _whole).graph(model.graph, ())
+    heads: list[tuple[bytes, ir.TensorProtocol | None]] = []
+    for value in model.graph.initializers.values():
+        held = value.const_value
         if held is not None:
-            del tensor.external_data[:]
-            tensor.ClearField("data_location")
-        head = tensor.SerializeToString() + (b"" if held is None else RAW_DATA + _varint(held.nbytes))
-        heads.append((head, held))
-        sizes.append(len(head) + (0 if held is None else held.nbytes))
-    del proto.graph.initializer[:]
-    graph = proto.graph.SerializeToString()
-    proto.ClearField("graph")
-    file.write(proto.SerializeToString())
-    file.write(GRAPH + _varint(len(graph) + sum(len(INITIALIZER + _varint(size)) + size for size in sizes)))
-    file.write(graph)
+            heads.append((_head(value), held) if _is_streamed(held) else (_whole(value), None))
+    sizes = [len(head) + (0 if held is None else held.nbytes) for head, held in heads]
+    file.write(_around(model).SerializeToString())
+    file.write(GRAPH + varint(len(rest) + sum(len(INITIALIZER + varint(size)) + size for size in sizes)))
+    file.write(rest)
     for (head, held), size in zip(heads, sizes, strict=True):
-        file.write(INITIALIZER + _varint(size) + head)
+        file.write(INITIALIZER + varint(size) + head)
         if held is not None:
             data = held.tobytes()
             if len(data) != held.nbytes:
@@ -49,37 +42,43 @@ def stream_model(model: ir.Model, file: IO[bytes]) -> None:
             file.write(data)
 
 
-@contextlib.contextmanager
-def _set_aside(model: ir.Model) -> Iterator[dict[str, ir.TensorProtocol]]:
-    """The large weights of the main graph by name; meanwhile the model refers to a file that does not exist."""
-    found: list[tuple[ir.Value, ir.TensorProtocol]] = []
-    try:
-        for value in model.graph.initializers.values():
-            tensor = value.const_value
-            plain = tensor is not None and not isinstance(tensor, ir.ExternalTensor)
-            if tensor is None or not plain or tensor.nbytes < STREAMED_BYTES or tensor.dtype == ir.DataType.STRING:
-                continue
-            found.append((value, tensor))
-            value.const_value = ir.ExternalTensor(
-                "-",
-                0,
-                tensor.nbytes,
-                tensor.dtype,
-                shape=ir.Shape(tensor.shape.numpy()),
-                name=value.name or "",
-                doc_string=tensor.doc_string,
-                metadata_props=dict(tensor.metadata_props),
-            )
-        yield {value.name or "": tensor for value, tensor in found}
-    finally:
-        for value, tensor in found:
-            value.const_value = tensor
+def _around(model: ir.Model) -> onnx.ModelProto:
+    """The fields of a model beside its graph."""
+    empty = ir.Model(
+        ir.Graph((), (), nodes=(), opset_imports=model.opset_imports),
+        ir_version=model.ir_version,
+        producer_name=model.producer_name,
+        producer_version=model.producer_version,
+        domain=model.domain,
+        model_version=model.model_version,
+        doc_string=model.doc_string,
+        functions=tuple(model.functions.values()),
+        metadata_props=model.metadata_props,
+        device_configurations=model.device_configurations,
+    )
+    proto = ir.to_proto(empty)
+    proto.ClearField("graph")
+    return proto
 
 
-def _varint(number: int) -> bytes:
-    """A number in protobuf's encoding: seven bits a byte, the lowest first."""
-    data = bytearray()
-    while number > 0x7F:
-        data.append(number & 0x7F | 0x80)
-        number >>= 7
-    return bytes([*data, number])
+def _is_streamed(held: ir.TensorProtocol) -> bool:
+    external = isinstance(held, ir.ExternalTensor) or held.dtype == ir.DataType.STRING
+    return not external and held.nbytes >= STREAMED_BYTES
+
+
+def _whole(value: ir.Value) -> bytes:
+    assert value.const_value is not None
+    return tensor(value.const_value, value.name or "")
+
+
+def _head(value: ir.Value) -> bytes:
+    """A TensorProto without its data, which follow with their size."""
+    held = value.const_value
+    assert held is not None
+    proto = onnx.TensorProto(name=value.name, data_type=int(held.dtype), dims=held.shape.numpy())
+    if held.doc_string:
+        proto.doc_string = held.doc_string
+    for key in sorted(held.metadata_props):
+        proto.metadata_props.add(key=key, value=held.metadata_props[key])
+    data: bytes = proto.SerializeToString()
+    return data + RAW_DATA + varint(held.nbytes)

@@ -228,12 +228,12 @@ def _check_replacement(
 def detach(nodes: Iterable[ir.Node]) -> None:
     """Makes nodes that are to go forget their inputs, so that they count as users of nothing; empties subgraphs."""
     for node in nodes:
-        node.resize_inputs(0)
+        walk.drop_inputs(node)
         for graph in walk.subgraphs(node):
             for inner, _ in walk.all_graphs(graph):
                 members = list(inner)
                 for member in members:
-                    member.resize_inputs(0)
+                    walk.drop_inputs(member)
                 inner.remove(members)
 
 

@@ -116,7 +116,8 @@ class Driver:
             self._trace.add_refused(rule.name, match.root, replacement.reason, replacement.culprit)
             return False
         old_names = origins(ordered)
-        shape = _shape_text(match_outputs(match), ctx)
+        listed = self._trace.lists_fired
+        shape = _shape_text(match_outputs(match), ctx) if listed else ""
         stamp(replacement.nodes, old_names, rule.name)
         drawn = None if rule.name in self._trace.pictures else sketch(ordered, match_outputs(match))
         problem = apply(match, replacement, ctx)
@@ -124,7 +125,7 @@ class Driver:
             detach(replacement.nodes)
             self._trace.add_refused(rule.name, match.root, problem.reason, problem.culprit)
             return False
-        result = tuple(f"{n.op_type}({n.name})" for n in replacement.nodes)
+        result = tuple(f"{n.op_type}({n.name})" for n in replacement.nodes) if listed else ()
         self._trace.add_fired(rule.name, rule.exactness, old_names, result, shape)
         if drawn is not None:
             self._trace.pictures[rule.name] = Picture(drawn, sketch(replacement.nodes, replacement.values))

@@ -6,6 +6,7 @@ are used alike: onnx-ir links uses across graphs.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Hashable, Mapping, Sequence
 from typing import Any
 
@@ -22,6 +23,7 @@ Dim = int | str | None
 DEFAULT_MAX_ELEMENTS = 1 << 20
 
 
+@functools.lru_cache(1 << 12)
 def names_a_size(symbol: str | None) -> bool:
     """Whether equal symbols of this kind are equal sizes; for any size files write "?", "-1", "None" or nothing."""
     return symbol is not None and any(c.isalpha() for c in symbol) and symbol.lower() != "none"
@@ -51,7 +53,7 @@ class GraphContext:
     def refresh(self) -> None:
         """Reads names and subgraph ownership again, after a pass changed the model on its own."""
         self.order.invalidate()
-        self.owners = dict(walk.all_graphs(self.model.graph))
+        self.find_graphs()
         names = self._names
         for graph in self.owners:
             names.update(v.name for v in graph.inputs if v.name)
@@ -60,6 +62,10 @@ class GraphContext:
                 if node.name:
                     names.add(node.name)
                 names.update(v.name for v in node.outputs if v.name)
+
+    def find_graphs(self) -> None:
+        """Reads subgraph ownership again: outer graphs before inner ones."""
+        self.owners = dict(walk.all_graphs(self.model.graph))
 
     # ---- the model -------------------------------------------------------------------------------------------------
 
@@ -205,7 +211,7 @@ class GraphContext:
         if shape is None:
             tensor = value.const_value
             return None if tensor is None else tuple(int(d) for d in tensor.shape.numpy())
-        return tuple(d if isinstance(d, int) else d.value for d in shape)
+        return tuple([d if isinstance(d, int) else d.value for d in shape.dims])
 
     def static_shape(self, value: ir.Value | None) -> tuple[int, ...] | None:
         """The shape when every dimension is a known number."""

@@ -30,11 +30,11 @@ class Order:
         """The key of a node that lies in a graph."""
         graph = node.graph
         assert graph is not None
-        keys = self._of(graph)
-        if node not in keys:  # inserted behind our back: number the graph again
-            del self._keys[graph]
-            keys = self._of(graph)
-        return keys[node]
+        try:
+            return self._keys[graph][node]
+        except KeyError:  # not numbered yet, or inserted behind our back: number the graph again
+            self._keys.pop(graph, None)
+            return self._of(graph)[node]
 
     def place(self, graph: ir.Graph, anchor: Key, nodes: Iterable[ir.Node]) -> None:
         """Gives ``nodes`` consecutive keys in the place of the (removed) node that had the key ``anchor``."""

@@ -18,7 +18,8 @@ def origins(nodes: Iterable[ir.Node]) -> tuple[str, ...]:
     """
     names: dict[str, None] = {}
     for node in nodes:
-        recorded = node.metadata_props.get(FROM_KEY)
+        props = node._metadata_props  # asked for by its public name, each node gets an empty one
+        recorded = None if props is None else props.get(FROM_KEY)
         if recorded is not None:
             names.update(dict.fromkeys(json.loads(recorded)))
         elif node.name:

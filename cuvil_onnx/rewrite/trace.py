@@ -49,6 +49,11 @@ class Trace:
     pictures: dict[str, Picture] = dataclasses.field(default_factory=dict)  # one a rule: its first rewrite
     _seen: set[tuple[str, str, str]] = dataclasses.field(default_factory=set)
 
+    @property
+    def lists_fired(self) -> bool:
+        """Whether the next rewrite gets an entry, and is not only counted."""
+        return len(self.fired) < MAX_ENTRIES
+
     def add_fired(
         self,
         rule: str,
@@ -61,7 +66,7 @@ class Trace:
         """Records ``count`` rewrites (one entry)."""
         self.counts[rule] = self.counts.get(rule, 0) + count
         self.exactness[rule] = exactness
-        if len(self.fired) < MAX_ENTRIES:
+        if self.lists_fired:
             self.fired.append(Fired(rule, exactness, nodes, result, shape))
 
     def add_refused(self, rule: str, node: ir.Node, reason: str, culprit: ir.Node | ir.Value | None) -> None:

@@ -6,14 +6,16 @@ from collections.abc import Iterator
 
 import onnx_ir as ir
 
+_GRAPH, _GRAPHS = ir.AttributeType.GRAPH, ir.AttributeType.GRAPHS
+
 
 def subgraphs(node: ir.Node) -> Iterator[ir.Graph]:
     """The graphs held directly by the attributes of ``node``."""
-    for attr in node.attributes.values():
+    for attr in node.attributes.data.values():
         kind = attr.type
-        if kind == ir.AttributeType.GRAPH and not attr.is_ref():
+        if kind is _GRAPH and not attr.is_ref():
             yield attr.as_graph()
-        elif kind == ir.AttributeType.GRAPHS and not attr.is_ref():
+        elif kind is _GRAPHS and not attr.is_ref():
             yield from attr.as_graphs()
 
 
@@ -23,8 +25,10 @@ def all_graphs(graph: ir.Graph) -> list[tuple[ir.Graph, ir.Node | None]]:
     i = 0
     while i < len(found):
         for node in found[i][0]:
-            if node.attributes:
-                found.extend((inner, node) for inner in subgraphs(node))
+            for attr in node.attributes.data.values():
+                if attr.type is _GRAPH or attr.type is _GRAPHS:
+                    found.extend((inner, node) for inner in subgraphs(node))
+                    break
         i += 1
     return found
 
@@ -33,6 +37,14 @@ def all_nodes(graph: ir.Graph) -> Iterator[ir.Node]:
     """All nodes of ``graph`` and of the graphs below it; safe against removals while iterating."""
     for inner, _ in all_graphs(graph):
         yield from inner
+
+
+def drop_inputs(node: ir.Node) -> None:
+    """Lets a node that is to go read nothing; ``Node.resize_inputs`` makes all inputs anew for each one it drops."""
+    for index, value in enumerate(node._inputs):
+        if value is not None:
+            value._remove_usage(node, index)
+    node._inputs = ()
 
 
 def use_count(value: ir.Value) -> int:

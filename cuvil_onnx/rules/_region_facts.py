@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
+import numpy as np
 import onnx_ir as ir
 
 from custom_ops.program import Operand, Program, UnsupportedError, compile_node, is_elementwise
@@ -13,6 +16,9 @@ from cuvil_onnx.rules._common import dims
 MAX_INSTRUCTIONS = 128
 MAX_OPERANDS = 64
 """No region has more inputs and nodes; a sum of hundreds is not looked at by all of its neighbours in turn."""
+
+Given = ir.DataType | tuple[ir.DataType, bytes] | None
+"""An operand: the element type of one that is loaded, that and the bytes of a constant, or an absent one."""
 
 _INTEGERS = (ir.DataType.INT64, ir.DataType.INT32, ir.DataType.BOOL)
 
@@ -82,25 +88,45 @@ def use(node: ir.Node, ctx: GraphContext) -> tuple[int, list[ir.Value]]:
     rank = ctx.rank(output)
     if rank == 0 or ((rank is None or rank <= 1) and ctx.dtype(output) in _INTEGERS):
         return never
-    program = Program()
     loaded: list[ir.Value] = []
+    given: list[Given] = []
+    for value, tensor in zip(node.inputs, tensors, strict=True):
+        if value is None:
+            given.append(None)
+        elif tensor is not None and _immediate(tensor, node, ctx):
+            given.append((tensor.dtype, tensor.tobytes()))
+        else:
+            dtype = ctx.dtype(value)
+            if dtype is None:
+                return never
+            given.append(dtype)
+            loaded.append(value)
+    # As text: 0.0 is not -0.0. Elementwise nodes have no tensors or graphs among their attributes.
+    attributes = tuple([(a.name, repr(a.value)) for a in node.attributes.data.values()])
+    key = ("pointwise", node.domain, node.op_type, attributes, tuple(given))
+    cost: int | None = ctx.memo.get(key)
+    if cost is None:
+        cost = ctx.memo[key] = _instructions(node, given)
+    return (cost, loaded) if cost else never
+
+
+def _instructions(node: ir.Node, given: Sequence[Given]) -> int:
+    """The length of a program for one node; 0 when there is none."""
+    program = Program()
     operands: list[Operand | None] = []
     try:
-        for index, (value, tensor) in enumerate(zip(node.inputs, tensors, strict=True)):
-            if value is None:
+        for index, one in enumerate(given):
+            if one is None:
                 operands.append(None)
-            elif tensor is not None and _immediate(tensor, node, ctx):
-                operands.append(program.constant(tensor.numpy(), tensor.dtype))
+            elif isinstance(one, tuple):
+                dtype, data = one
+                operands.append(program.constant(np.frombuffer(data, dtype.numpy()), dtype))
             else:
-                dtype = ctx.dtype(value)
-                if dtype is None:
-                    return never
-                operands.append(program.load(index, dtype))
-                loaded.append(value)
+                operands.append(program.load(index, one))
         compile_node(program, node, operands)
     except UnsupportedError:
-        return never
-    return len(program.instructions), loaded
+        return 0
+    return len(program.instructions)
 
 
 def _immediate(tensor: ir.TensorProtocol, node: ir.Node, ctx: GraphContext) -> bool:
