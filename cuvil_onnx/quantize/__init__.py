@@ -1,6 +1,7 @@
 """Weight-only quantization: schemes, calibration, sources, and the pass that puts quantized weights into a model.
 
-The package is also the function ``cuvil_onnx.quantize``: see :func:`cuvil_onnx.api.quantize`.
+The package is also the function ``cuvil_onnx.quantize``: see :func:`cuvil_onnx.api.quantize`. ``from_gguf`` and
+``from_safetensors`` take weights that others quantized.
 """
 
 from __future__ import annotations
@@ -8,6 +9,20 @@ from __future__ import annotations
 import sys
 from types import ModuleType
 from typing import Any
+
+
+def from_gguf(*args: Any, **kwargs: Any) -> Any:
+    """See :func:`cuvil_onnx.quantize.sources.importing.from_gguf`."""
+    from cuvil_onnx.quantize.sources import importing
+
+    return importing.from_gguf(*args, **kwargs)
+
+
+def from_safetensors(*args: Any, **kwargs: Any) -> Any:
+    """See :func:`cuvil_onnx.quantize.sources.importing.from_safetensors`."""
+    from cuvil_onnx.quantize.sources import importing
+
+    return importing.from_safetensors(*args, **kwargs)
 
 
 class _Callable(ModuleType):

@@ -61,6 +61,7 @@ def open_checkpoint(path: str | Path, config: Mapping[str, Any] | None = None) -
     of_layers = {layer + part for layer in layers for part in _PARTS}
     return Source(
         str(path),
+        method,
         {layer: (_shape(tensors, layer, method, bits), functools.partial(read, layer)) for layer in layers},
         {n: (tensors.shape(n), functools.partial(tensors.__getitem__, n)) for n in tensors if n not in of_layers},
     )

@@ -38,12 +38,14 @@ class Source:
 
     Attributes:
         path: for messages.
+        format: "gguf", "gptq" or "awq".
         quantized: shape (K, N) and a function that reads it, by the parameter's name ("model.layers.0.mlp.up_proj").
         floats: likewise the tensors that are not quantized, in the layout of the checkpoint (a linear layer's weight
             is [N, K]), by full name ("model.norm.weight").
     """
 
     path: str
+    format: str
     quantized: Mapping[str, tuple[tuple[int, int], Callable[[], SourceWeight]]]
     floats: Mapping[str, tuple[tuple[int, ...], Callable[[], Array]]]
 
