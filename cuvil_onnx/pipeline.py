@@ -17,6 +17,7 @@ from cuvil_onnx.passes.cse import eliminate_common_subexpressions
 from cuvil_onnx.passes.dead_code import remove_dead_code
 from cuvil_onnx.passes.dedup import merge_equal_initializers
 from cuvil_onnx.passes.fold import fold_constants
+from cuvil_onnx.passes.inner_weights import lower_quantized_weights
 from cuvil_onnx.passes.limits import OLDEST_BF16_OPSET, OLDEST_OPSET
 from cuvil_onnx.passes.nhwc_layout import nhwc_pass
 from cuvil_onnx.passes.normalise import forget_inferred, normalise
@@ -152,6 +153,7 @@ def run(model: ir.Model, trace: Trace, options: Options, inputs: Inputs | None =
         pipeline.phase(Phase.POINTWISE)
     if options.level != "none":
         pipeline.cleanup(infer_first=False)
+    lower_quantized_weights(ctx)
     forget_inferred(ctx)
     return outcome
 

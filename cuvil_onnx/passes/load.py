@@ -19,6 +19,7 @@ from google.protobuf.message import DecodeError  # type: ignore[import-untyped]
 import custom_ops
 from cuvil_onnx.errors import CuvilError, InvalidModelError, ModelLoadError, OptionError, UnsupportedModelError
 from cuvil_onnx.passes import external
+from cuvil_onnx.passes.inner_weights import hoist_weights
 from cuvil_onnx.passes.limits import newest_opset_and_ir
 from cuvil_onnx.passes.normalise import sort_graphs
 from cuvil_onnx.passes.shapes import walk_protos, weightless_proto
@@ -111,6 +112,7 @@ def load(model: Any) -> Source:
         if "ai.onnx" in imports:  # the long name of the domain "", which onnx-ir knows in nodes only
             imports.setdefault("", imports.pop("ai.onnx"))
     _check_functions(private)
+    hoist_weights(private)
     try:
         data = check_external(private)
         _check_graph(private)

@@ -119,7 +119,7 @@ def representable(scales: Array, grid: Grid, xp: ModuleType) -> Array:
         largest = info.max
         rounded = _to(xp.clip(scales, -float(largest), float(largest)), kind, xp)
     magnitude = xp.clip(xp.abs(rounded), np.float32(tiny), np.float32(largest))
-    return xp.where(rounded < 0, -magnitude, magnitude).astype(xp.float32)  # type: ignore[no-any-return]
+    return xp.where(scales < 0, -magnitude, magnitude).astype(xp.float32)  # type: ignore[no-any-return]
 
 
 def round_to_grid(weight: Array, scales: Array, zero_points: Array | None, grid: Grid, xp: ModuleType) -> Array:

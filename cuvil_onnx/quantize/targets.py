@@ -43,7 +43,8 @@ class Product:
     @property
     def names(self) -> tuple[str, ...]:
         """What a pattern may fit."""
-        return (self.name, self.weight.value.name or "", *self.origins)
+        unnamed = (origin.partition(":")[2] for origin in self.origins)  # "MatMul:output" stands for such a node
+        return (self.name, self.weight.value.name or "", *self.origins, *unnamed)
 
 
 @dataclasses.dataclass(frozen=True)
