@@ -129,9 +129,8 @@ def model_of(segment: Segment, model: ir.Model, types: dict[ir.Value, str]) -> t
             raise UnsupportedModelError(f"initializer {value.name!r} has no values")
         if tensor.nbytes >= FED_BYTES:
             fed.append(value)
-            graph.input.append(
-                onnx.helper.make_tensor_value_info(value.name or "", int(tensor.dtype), list(tensor.shape.numpy()))
-            )
+            dims = list(tensor.shape.numpy())
+            graph.input.append(onnx.helper.make_tensor_value_info(value.name or "", int(tensor.dtype), dims))
         else:
             graph.initializer.append(_serialized(value.name or "", tensor))
     taken = {info.name for info in graph.input} | {name for node in graph.node for name in node.output}

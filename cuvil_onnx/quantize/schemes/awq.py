@@ -22,9 +22,12 @@ from cuvil_onnx.errors import OptionError
 from cuvil_onnx.quantize.grid import Array, Grid, Quantized, dequantize, grouped, min_max
 from cuvil_onnx.quantize.scheme import Context, Layer, Scheme
 from cuvil_onnx.quantize.schemes._objective import fit_scales, hessian, nearest, output_error
-from cuvil_onnx.quantize.schemes.gptq import compensated
+from cuvil_onnx.quantize.schemes.gptq import Solver, solver_for
 
 ROUNDINGS = ("nearest", "gptq")
+SWEEPS = 2
+"""Of coordinate descent after GPTQ."""
+
 LEAST_GAIN = 0.02
 """What part of the error a scale has to save: where it cannot be folded away it costs a multiplication."""
 
@@ -35,9 +38,9 @@ MAX_RATIO = 1e4
 class Awq(Scheme):
     """See the module's text.
 
-    Options: ``trials``: exponents between 0 and 1 that are tried; ``rounding``: "nearest" as in the paper, or "gptq" on
-    the scaled weights; ``steps`` and ``narrowest``: the ranges that are tried after the search; ``search_bits`` and
-    ``search_group_size``: of the search, 0 for those of the result; ``damping``: GPTQ's.
+    Options: ``trials``: the finest division of the exponents from 0 to 1; ``rounding``: "nearest" as in the paper, or
+    "gptq" on the scaled weights; ``steps`` and ``narrowest``: the ranges that are tried after the search;
+    ``search_bits`` and ``search_group_size``: of the search, 0 for those of the result; ``damping``: GPTQ's.
     """
 
     name = "awq"
@@ -61,6 +64,7 @@ class Awq(Scheme):
             )
         if self.options["trials"] < 1:
             raise OptionError(f"scheme 'awq': option 'trials' must be positive, got {self.options['trials']}")
+        self._solver: Solver | None = None
 
     def input_scale(self, layers: Sequence[Layer], grid: Grid, context: Context) -> Array | None:
         xp = context.xp
@@ -74,28 +78,35 @@ class Awq(Scheme):
         activation = xp.asarray(statistics.mean_magnitude(), dtype=xp.float32)
         weights = [layer.weight for layer in layers]
         weight_size = _weight_magnitude(weights, grid, xp)
-        plain = best = sum(_error(weight, None, moments, grid, xp) for weight in weights)
-        found: Array | None = None
-        for trial in range(1, o["trials"] + 1):
-            exponent = trial / o["trials"]
-            for weight_exponent in (0.0, 1.0 - exponent):
-                if weight_exponent == 0.0 and trial == 1 and o["trials"] > 4:
-                    continue  # nearly no scale: the error is nearly the plain one
-                scale = channel_scale(activation, weight_size, exponent, weight_exponent, xp)
-                error = sum(_error(weight, scale, moments, grid, xp) for weight in weights)
+        errors = _Errors(weights, moments, grid, xp)
+        plain = best = errors.of(None)
+        found: tuple[int, bool] | None = None
+        trials: int = o["trials"]
+        stride = max(trials // 5, 1)
+        candidates = [(i, both) for i in range(stride, trials + 1, stride) for both in (False, True)]
+        while candidates:
+            for i, both in candidates:
+                scale = channel_scale(activation, weight_size, i / trials, 1.0 - i / trials if both else 0.0, xp)
+                error = errors.of(scale)
                 if error < best:
-                    best, found = error, scale
-                if weight_exponent == 0.0 and exponent == 1.0:
-                    break
-        return found if best < (1.0 - LEAST_GAIN) * plain else None
+                    best, found = error, (i, both)
+            # Around the best of a coarse grid a finer one: the error is smooth in the exponent.
+            if found is None or stride == 1:
+                break
+            stride = -(-stride // 2)
+            candidates = [(i, found[1]) for i in (found[0] - stride, found[0] + stride) if 0 < i <= trials]
+        if found is None or best > (1.0 - LEAST_GAIN) * plain:
+            return None
+        exponent = found[0] / trials
+        return channel_scale(activation, weight_size, exponent, 1.0 - exponent if found[1] else 0.0, xp)
 
     def quantize(self, layer: Layer, grid: Grid, context: Context) -> Quantized:
         xp, o = context.xp, self.options
-        moments = hessian(layer, xp)
-        importance = xp.diagonal(moments)
-        scales, zeros = fit_scales(layer.weight, importance, grid, xp, steps=o["steps"], narrowest=o["narrowest"])
+        ranges = {"steps": o["steps"], "narrowest": o["narrowest"]}
         if o["rounding"] == "gptq":
-            return compensated(layer.weight, moments, scales, zeros, grid, xp, damping=o["damping"])
+            self._solver = solver_for(layer, self._solver, xp, True, o["damping"])
+            return self._solver.solve(layer.weight, grid, sweeps=SWEEPS, **ranges)
+        scales, zeros = fit_scales(layer.weight, xp.diagonal(hessian(layer, xp)), grid, xp, **ranges)
         return nearest(layer.weight, scales, zeros, grid, xp)
 
 
@@ -133,12 +144,22 @@ def _weight_magnitude(weights: Sequence[Array], grid: Grid, xp: ModuleType) -> A
     return total / max(columns, 1)  # type: ignore[return-value]
 
 
-def _error(weight: Array, scale: Array | None, moments: Array, grid: Grid, xp: ModuleType) -> float:
-    """The error at the output of a weight rounded to nearest with its rows scaled."""
-    scaled = weight if scale is None else weight * scale[:, None]
-    scales, zeros = min_max(grouped(scaled, grid, xp), grid, xp)
-    rounded = dequantize(nearest(scaled, scales, zeros, grid, xp), grid, xp)
-    if scale is not None:
-        rounded = rounded / scale[:, None]
-    error = output_error(rounded - weight, moments)
-    return error if np.isfinite(error) else float("inf")
+class _Errors:
+    """The errors at the outputs of some weights that are rounded to nearest with their rows scaled."""
+
+    def __init__(self, weights: Sequence[Array], moments: Array, grid: Grid, xp: ModuleType) -> None:
+        self._weights, self._moments, self._grid, self._xp = weights, moments, grid, xp
+
+    def of(self, scale: Array | None) -> float:
+        """Their sum for a scale a channel, [K]; infinite where the numbers get too large."""
+        total = sum(self._one(weight, scale) for weight in self._weights)
+        return total if np.isfinite(total) else float("inf")
+
+    def _one(self, weight: Array, scale: Array | None) -> float:
+        grid, xp = self._grid, self._xp
+        scaled = weight if scale is None else weight * scale[:, None]
+        scales, zeros = min_max(grouped(scaled, grid, xp), grid, xp)
+        rounded = dequantize(nearest(scaled, scales, zeros, grid, xp), grid, xp)
+        if scale is not None:
+            rounded = rounded / scale[:, None]
+        return output_error(rounded - weight, self._moments)

@@ -45,56 +45,72 @@ class Gptq(Scheme):
         "narrowest": 0.7,
     }
 
+    def __init__(self, **options: Any) -> None:
+        super().__init__(**options)
+        self._solver: Solver | None = None
+
     def quantize(self, layer: Layer, grid: Grid, context: Context) -> Quantized:
-        xp, o = context.xp, self.options
-        moments = hessian(layer, xp)
-        diagonal = xp.diagonal(moments)
-        scales, zeros = fit_scales(layer.weight, diagonal, grid, xp, steps=o["steps"], narrowest=o["narrowest"])
-        return compensated(layer.weight, moments, scales, zeros, grid, xp, o["act_order"], o["damping"], o["sweeps"])
+        o = self.options
+        self._solver = solver_for(layer, self._solver, context.xp, o["act_order"], o["damping"])
+        return self._solver.solve(layer.weight, grid, steps=o["steps"], narrowest=o["narrowest"], sweeps=o["sweeps"])
 
 
-def compensated(
-    weight: Array,
-    moments: Array,
-    scales: Array,
-    zeros: Array | None,
-    grid: Grid,
-    xp: ModuleType,
-    act_order: bool = True,
-    damping: float = 0.01,
-    sweeps: int = 2,
-) -> Quantized:
-    """Codes for given scales.
+class Solver:
+    """What GPTQ needs of one input; products that read the same one, and pieces of one weight, share it.
 
     Args:
-        weight: float32 [K, N].
         moments: the mean of x^T x, float32 [K, K], without zeros on the diagonal.
-        scales: float32 [groups, N]; zeros: likewise, or None.
+        act_order: channels with the largest activations first.
+        damping: see :func:`inverse_factor`.
     """
-    k = weight.shape[0]
-    diagonal = xp.diagonal(moments)
-    order = xp.argsort(-diagonal, kind="stable") if act_order else xp.arange(k)
-    moments = moments[order][:, order]
-    factor = inverse_factor(moments, damping, xp)
-    lines = _Lines(order, scales, zeros, grid, xp)
-    work = weight[order]
-    codes = xp.empty(work.shape, xp.int8 if grid.symmetric else xp.uint8)
-    for start in range(0, k, BLOCK):
-        stop = min(start + BLOCK, k)
-        errors = xp.empty((stop - start, work.shape[1]), xp.float32)
-        for i in range(start, stop):
-            codes[i], value = lines.round(i, work[i])
-            errors[i - start] = (work[i] - value) / factor[i, i]
-            work[i + 1 : stop] -= factor[i, i + 1 : stop, None] * errors[i - start]
-        work[stop:] -= factor[start:stop, stop:].T @ errors
-    if not bool(xp.isfinite(work).all()):  # weights near the end of float32
-        return nearest(weight, scales, zeros, grid, xp)
-    original = weight[order]
-    for _ in range(sweeps):
-        if not _descend(codes, original, moments, damping, lines, xp):
-            break
-    back = xp.argsort(order, kind="stable")
-    return with_codes(codes[back], scales, zeros)
+
+    def __init__(self, moments: Array, xp: ModuleType, act_order: bool, damping: float) -> None:
+        self.statistics: object = None
+        diagonal = xp.diagonal(moments)
+        self._importance = diagonal
+        self._order = xp.argsort(-diagonal, kind="stable") if act_order else xp.arange(len(moments))
+        self._moments = moments[self._order][:, self._order]
+        self._factor = inverse_factor(self._moments, damping, xp)
+        self._damping, self._xp = damping, xp
+
+    def solve(self, weight: Array, grid: Grid, *, steps: int, narrowest: float, sweeps: int) -> Quantized:
+        """The codes of a weight, float32 [K, N]; options as of the scheme."""
+        xp = self._xp
+        scales, zeros = fit_scales(weight, self._importance, grid, xp, steps=steps, narrowest=narrowest)
+        lines = _Lines(self._order, scales, zeros, grid, xp)
+        codes = self._compensated(weight[self._order], lines, grid)
+        if codes is None:  # weights near the end of float32
+            return nearest(weight, scales, zeros, grid, xp)
+        original = weight[self._order]
+        for _ in range(sweeps):
+            if not _descend(codes, original, self._moments, self._damping, lines, xp):
+                break
+        return with_codes(codes[xp.argsort(self._order, kind="stable")], scales, zeros)
+
+    def _compensated(self, work: Array, lines: _Lines, grid: Grid) -> Array | None:
+        """Codes of the reordered weight, which is overwritten; None when numbers get too large."""
+        xp, factor, k = self._xp, self._factor, len(work)
+        codes = xp.empty(work.shape, xp.int8 if grid.symmetric else xp.uint8)
+        for start in range(0, k, BLOCK):
+            stop = min(start + BLOCK, k)
+            errors = xp.empty((stop - start, work.shape[1]), xp.float32)
+            for i in range(start, stop):
+                codes[i], value = lines.round(i, work[i])
+                errors[i - start] = (work[i] - value) / factor[i, i]
+                work[i + 1 : stop] -= factor[i, i + 1 : stop, None] * errors[i - start]
+            work[stop:] -= factor[start:stop, stop:].T @ errors
+            if not bool(xp.isfinite(errors).all()):
+                return None
+        return codes
+
+
+def solver_for(layer: Layer, last: Solver | None, xp: ModuleType, act_order: bool, damping: float) -> Solver:
+    """The last solver, if it is of the same input, else a new one."""
+    if last is not None and layer.statistics is not None and last.statistics is layer.statistics:
+        return last
+    made = Solver(hessian(layer, xp), xp, act_order, damping)
+    made.statistics = layer.statistics
+    return made
 
 
 class _Lines:
