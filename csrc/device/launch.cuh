@@ -20,21 +20,36 @@ __device__ __forceinline__ void wait_for_predecessor() {
 #endif
 }
 
-// kernel<<<grid, block, shared, stream>>>(args...); an error is left for cudaGetLastError.
+// kernel<<<grid, block, shared, stream>>>(args...) in clusters of `depth` blocks along z (sm_90, where depth > 1); an
+// error is left for cudaGetLastError.
 template <typename... P>
-void launch_early(void (*kernel)(P...), dim3 grid, dim3 block, size_t shared, cudaStream_t stream,
-                  std::type_identity_t<P>... args) {
-  cudaLaunchAttribute attribute{};
-  attribute.id = cudaLaunchAttributeProgrammaticStreamSerialization;
-  attribute.val.programmaticStreamSerializationAllowed = 1;
+void launch_early_cluster(void (*kernel)(P...), dim3 grid, dim3 block, size_t shared, unsigned depth,
+                          cudaStream_t stream, std::type_identity_t<P>... args) {
+  cudaLaunchAttribute attributes[2] = {};
   cudaLaunchConfig_t config{};
   config.gridDim = grid;
   config.blockDim = block;
   config.dynamicSmemBytes = shared;
   config.stream = stream;
-  config.attrs = &attribute;
-  config.numAttrs = early_launch() ? 1 : 0;
+  config.attrs = attributes;
+  if (early_launch()) {
+    cudaLaunchAttribute& early = attributes[config.numAttrs++];
+    early.id = cudaLaunchAttributeProgrammaticStreamSerialization;
+    early.val.programmaticStreamSerializationAllowed = 1;
+  }
+  if (depth > 1) {
+    cudaLaunchAttribute& cluster = attributes[config.numAttrs++];
+    cluster.id = cudaLaunchAttributeClusterDimension;
+    cluster.val.clusterDim = {1, 1, depth};
+  }
   cudaLaunchKernelEx(&config, kernel, args...);
+}
+
+// The same without clusters.
+template <typename... P>
+void launch_early(void (*kernel)(P...), dim3 grid, dim3 block, size_t shared, cudaStream_t stream,
+                  std::type_identity_t<P>... args) {
+  launch_early_cluster(kernel, grid, block, shared, 1, stream, args...);
 }
 
 }  // namespace cuvil::device

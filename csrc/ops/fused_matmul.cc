@@ -12,7 +12,9 @@ enum Input { kA, kB, kBias, kZ };
 class FusedMatMul : public Op {
  public:
   explicit FusedMatMul(const NodeView& node)
-      : trans_b_(node.get<int64_t>("transB", 0) != 0), activation_(activation_of(node)) {}
+      : trans_b_(node.get<int64_t>("transB", 0) != 0),
+        b_constant_(node.constant_input(kB).has_value()),
+        activation_(activation_of(node)) {}
 
   void compute(OpContext& ctx) override {
     const Tensor a = ctx.input(kA), b = ctx.input(kB);
@@ -40,6 +42,7 @@ class FusedMatMul : public Op {
       GemmOperands& o = all.emplace_back();
       o.a = a.as<char>() + call.a * bytes;
       o.b = b.as<char>() + call.b * bytes;
+      o.b_constant = b_constant_;
       o.d = y.as<char>() + call.d * bytes;
       if (p.accumulate) o.c = z.as<char>() + call.d * bytes;
       o.bias = bias;
@@ -66,7 +69,7 @@ class FusedMatMul : public Op {
     return b.y;
   }
 
-  bool trans_b_;
+  bool trans_b_, b_constant_;
   ActivationParams activation_;
 };
 

@@ -24,7 +24,8 @@ class Gemm : public Op {
       : alpha_(node.get<float>("alpha", 1.f)),
         beta_(node.get<float>("beta", 1.f)),
         trans_a_(node.get<int64_t>("transA", 0) != 0),
-        trans_b_(node.get<int64_t>("transB", 0) != 0) {
+        trans_b_(node.get<int64_t>("transB", 0) != 0),
+        b_constant_(node.constant_input(1).has_value()) {
     const std::string reason = parse_fused_activation(node, &activation_);
     require(reason.empty(), reason);
   }
@@ -50,6 +51,7 @@ class Gemm : public Op {
     GemmOperands o;
     o.a = a.data, o.b = b.data, o.d = y.data;
     o.alpha = alpha_;
+    o.b_constant = b_constant_;
     if (ctx.has_input(2) && beta_ != 0) add_c(ctx, ctx.input(2), y, p, o);
     ctx.shared<GemmEngine>().run(ctx, p, o);
   }
@@ -84,7 +86,7 @@ class Gemm : public Op {
   }
 
   float alpha_, beta_;
-  bool trans_a_, trans_b_;
+  bool trans_a_, trans_b_, b_constant_;
   ActivationParams activation_;
 };
 

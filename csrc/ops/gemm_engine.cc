@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <array>
+#include <functional>
 #include <limits>
 #include <sstream>
 
@@ -39,6 +40,9 @@ bool from_text(const std::string& text, cublasLtMatmulAlgo_t* algo) {
   }
   return in.peek() == std::istringstream::traits_type::eof();
 }
+
+// In the cache and in CUVIL_TUNING=only:NAME.
+std::string to_name(const ProductCut& cut) { return concat("small", cut.rows, 'x', cut.split); }
 
 }  // namespace
 
@@ -122,20 +126,32 @@ std::unique_ptr<GemmPlan> GemmEngine::make_plan(OpContext& ctx, const GemmProble
   fail(ErrorKind::kNotImplemented, "cuBLASLt has no algorithm for the ", problem.describe());
 }
 
+// What an earlier session measured, or what CUVIL_TUNING asks for.
+bool GemmEngine::adopt_without_measuring(OpContext& ctx, GemmPlan& plan, const std::string& key, size_t max_workspace) {
+  const std::vector<ProductCut> cuts = plan.cuts(ctx.device());
+  std::string wanted = tuning_.only;
+  if (tuning_.measure) {
+    if (!cache_) cache_ = std::make_unique<TuningCache>("cublaslt", lt_.get_version(), ctx.device().name);
+    wanted = cache_->find(key, tuning_).value_or("");
+    cublasLtMatmulAlgo_t remembered{};
+    if (from_text(wanted, &remembered) && plan.adopt(handle_, remembered, max_workspace)) return true;
+  }
+  const auto cut = std::ranges::find(cuts, wanted, to_name);
+  if (cut == cuts.end()) return false;
+  plan.adopt(*cut);
+  return true;
+}
+
 bool GemmEngine::choose_algorithm(OpContext& ctx, GemmPlan& plan, const GemmOperands& o) {
   const size_t limit = max_workspace(ctx.device());
   const std::string key = concat(plan.fused() ? "fused " : "plain ", plan.problem().key());
-  if (tuning_.measure) {
-    if (!cache_) cache_ = std::make_unique<TuningCache>("cublaslt", lt_.get_version(), ctx.device().name);
-    cublasLtMatmulAlgo_t remembered{};
-    if (const auto text = cache_->find(key, tuning_); text && from_text(*text, &remembered))
-      if (plan.adopt(handle_, remembered, limit)) return true;
-  }
+  if (adopt_without_measuring(ctx, plan, key, limit)) return true;
   const auto results = plan.suggestions(handle_, limit, tuning_.thorough ? kAllSuggestions : kSuggestions);
+  const std::vector<ProductCut> cuts = plan.cuts(ctx.device());
   if (results.empty()) return false;
   plan.adopt(results.front());
   // A session that is captured on its very first run keeps the library's favourite, and remembers nothing.
-  if (!tuning_.measure || ctx.capturing() || results.size() == 1) return true;
+  if (!tuning_.measure || ctx.capturing() || results.size() + cuts.size() == 1) return true;
 
   size_t workspace_bytes = 0;
   for (const auto& r : results) workspace_bytes = std::max(workspace_bytes, r.workspaceSize);
@@ -146,17 +162,22 @@ bool GemmEngine::choose_algorithm(OpContext& ctx, GemmPlan& plan, const GemmOper
     const GemmProblem& p = plan.problem();
     measured.d = ctx.scratch(static_cast<size_t>(p.batch * p.m * p.n) * size_of(p.dtype));
   }
-  const cublasLtMatmulHeuristicResult_t* best = nullptr;
+  std::string best;
   double best_us = std::numeric_limits<double>::infinity();
-  for (const auto& candidate : results) {
+  std::function<void()> adopt_best;
+  const auto compete = [&](const auto& candidate, const std::string& name) {
     plan.adopt(candidate);
     const double us = measurer_.microseconds(
         ctx.stream(), [&](cudaStream_t stream) { plan.launch(handle_, measured, workspace, stream); });
-    if (us < best_us) best_us = us, best = &candidate;
-  }
-  if (best == nullptr) return false;
-  plan.adopt(*best);
-  cache_->put(key, to_text(best->algo), tuning_);
+    if (us >= best_us) return;
+    best_us = us, best = name;
+    adopt_best = [&plan, candidate] { plan.adopt(candidate); };
+  };
+  for (const auto& candidate : results) compete(candidate, to_text(candidate.algo));
+  for (const ProductCut& cut : cuts) compete(cut, to_name(cut));
+  if (best.empty()) return false;
+  adopt_best();
+  cache_->put(key, best, tuning_);
   return true;
 }
 

@@ -1,7 +1,8 @@
-// Matrix products through cuBLASLt: D = act(alpha * op(A) op(B) + bias + beta * C), all matrices row-major.
+// Matrix products, by cuBLASLt or a kernel of our own: D = act(alpha * op(A) op(B) + bias + beta * C), all row-major.
 //
-// The algorithm of each problem is chosen by measuring cuBLASLt's best suggestions on the first run outside a capture,
-// and kept in memory and in the per-user cache. Shared by MatMul, Gemm, FusedMatMul and 1x1 convolutions.
+// The algorithm of each problem is chosen by measuring cuBLASLt's best suggestions and, for products of few rows, our
+// kernel's ways to cut them up on the first run outside a capture, and kept in memory and in the per-user cache. Shared
+// by MatMul, Gemm, FusedMatMul and 1x1 convolutions.
 #pragma once
 
 #include <compare>
@@ -44,6 +45,7 @@ struct GemmOperands {
   const void* c = nullptr;  // may be d itself
   void* d = nullptr;
   double alpha = 1, beta = 1;  // beta counts only when the problem accumulates
+  bool b_constant = false;     // B is an initializer as ONNX Runtime laid it out, written by no kernel
 };
 
 class GemmPlan;
@@ -71,6 +73,7 @@ class GemmEngine : public SharedState {
   static void run_empty_sum(OpContext& ctx, const GemmProblem& problem, const GemmOperands& operands);
   std::unique_ptr<GemmPlan> make_plan(OpContext& ctx, const GemmProblem& problem, const GemmOperands& operands);
   bool choose_algorithm(OpContext& ctx, GemmPlan& plan, const GemmOperands& operands);
+  bool adopt_without_measuring(OpContext& ctx, GemmPlan& plan, const std::string& key, size_t max_workspace);
 
   const libs::CublasLt& lt_;
   cublasLtHandle_t handle_ = nullptr;

@@ -20,11 +20,12 @@ cudaDataType_t cuda_type(DType t) {
   }
 }
 
+bool is_16_bit(DType t) { return t == DType::kF16 || t == DType::kBF16; }
+
 // GELU of the library is the tanh formula, with a tanh that is good for 16 bits only.
 bool library_activation(const GemmProblem& p) {
-  const bool half = p.dtype == DType::kF16 || p.dtype == DType::kBF16;
   return p.activation == Activation::kNone || p.activation == Activation::kRelu ||
-         (p.activation == Activation::kGeluTanh && half);
+         (p.activation == Activation::kGeluTanh && is_16_bit(p.dtype));
 }
 
 cublasLtEpilogue_t epilogue_of(bool bias, Activation activation) {
@@ -129,15 +130,52 @@ bool GemmPlan::adopt(cublasLtHandle_t handle, const cublasLtMatmulAlgo_t& algo, 
   if (checked.workspaceSize > max_workspace) return false;
   algo_ = algo;  // the check reports sizes only
   workspace_ = checked.workspaceSize;
+  cut_.reset();
   return true;
 }
 
 void GemmPlan::adopt(const cublasLtMatmulHeuristicResult_t& choice) {
   algo_ = choice.algo;
   workspace_ = choice.workspaceSize;
+  cut_.reset();
+}
+
+std::vector<ProductCut> GemmPlan::cuts(const DeviceInfo& device) const {
+  const GemmProblem& p = problem_;
+  const bool vectors = p.n % 8 == 0 && p.k % 8 == 0 && std::min({p.align_a, p.align_b, p.align_c, p.align_d}) >= 16;
+  if (!fused_ || !is_16_bit(p.dtype) || p.trans_a || p.batch != 1 || !vectors || device.sm < 80) return {};
+  std::vector<ProductCut> found;
+  for (const int rows : {32, 64, 128}) {
+    if (rows > 32 && p.m <= rows / 2) break;  // half of each tile would be padding
+    const int64_t tiles = (p.m + rows - 1) / rows * ((p.n + 63) / 64), steps = (p.k + 63) / 64;
+    // Where smaller tiles already fill the card several times over, a library's larger ones are better.
+    if (tiles > 3 * device.sm_count) continue;
+    for (const int split : {1, 2, 4, 8})
+      if (split == 1 || (device.sm >= 90 && split <= steps && tiles * split <= 3 * device.sm_count))
+        found.push_back({rows, split});
+  }
+  return found;
+}
+
+void GemmPlan::adopt(ProductCut cut) { cut_ = cut; }
+
+void GemmPlan::launch_small(const GemmOperands& o, cudaStream_t stream) const {
+  const GemmProblem& p = problem_;
+  SmallProductParams s;
+  s.a = o.a, s.b = o.b, s.d = o.d;
+  s.bias = p.bias ? o.bias : nullptr;
+  s.c = p.accumulate ? o.c : nullptr;
+  s.dtype = p.dtype;
+  s.m = p.m, s.n = p.n, s.k = p.k;
+  s.trans_b = p.trans_b;
+  s.alpha = static_cast<float>(o.alpha), s.beta = static_cast<float>(o.beta);
+  s.activation = {p.activation, p.activation_a, p.activation_b};
+  s.b_constant = o.b_constant;
+  CUVIL_CUDA(launch_small_product(s, *cut_, stream));
 }
 
 void GemmPlan::launch(cublasLtHandle_t handle, const GemmOperands& o, void* workspace, cudaStream_t stream) const {
+  if (cut_) return launch_small(o, stream);
   const GemmProblem& p = problem_;
   if (bias_fused_)  // one plan serves every node of this problem, each with its own bias
     CUVIL_CUBLASLT(lt_.desc_set(desc_, CUBLASLT_MATMUL_DESC_BIAS_POINTER, &o.bias, sizeof o.bias));

@@ -11,7 +11,8 @@ class MatMul : public Op {
   explicit MatMul(const NodeView& node)
       : alpha_(node.get<float>("alpha", 1.f)),
         trans_a_(node.get<int64_t>("transA", 0) != 0),
-        trans_b_(node.get<int64_t>("transB", 0) != 0) {}
+        trans_b_(node.get<int64_t>("transB", 0) != 0),
+        b_constant_(node.constant_input(1).has_value()) {}
 
   void compute(OpContext& ctx) override {
     const Tensor a = ctx.input(0), b = ctx.input(1);
@@ -30,6 +31,7 @@ class MatMul : public Op {
       GemmOperands& o = all.emplace_back();
       o.a = a.as<char>() + call.a * bytes;
       o.b = b.as<char>() + call.b * bytes;
+      o.b_constant = b_constant_;
       o.d = y.as<char>() + call.d * bytes;
       o.alpha = alpha_;
     }
@@ -38,7 +40,7 @@ class MatMul : public Op {
 
  private:
   float alpha_;
-  bool trans_a_, trans_b_;
+  bool trans_a_, trans_b_, b_constant_;
 };
 
 std::string supports(const NodeView& node) {
