@@ -6,12 +6,7 @@
 #include <cstring>
 
 #include "core/dtype.h"
-
-#ifdef __CUDACC__
-#define CUVIL_ANYWHERE __host__ __device__ __forceinline__
-#else
-#define CUVIL_ANYWHERE inline
-#endif
+#include "device/anywhere.h"
 
 namespace cuvil::device {
 

@@ -25,6 +25,24 @@ __device__ __forceinline__ void copy16_async(void* shared, const void* src, bool
                : "memory");
 }
 
+// An L2 policy for copies: of memory that is read once, or like any other.
+__device__ __forceinline__ uint64_t l2_policy(bool read_once) {
+  uint64_t policy;
+  if (read_once)
+    asm volatile("createpolicy.fractional.L2::evict_first.b64 %0, 1.0;\n" : "=l"(policy));
+  else
+    asm volatile("createpolicy.fractional.L2::evict_normal.b64 %0, 1.0;\n" : "=l"(policy));
+  return policy;
+}
+
+// copy16_async under a policy.
+__device__ __forceinline__ void copy16_async(void* shared, const void* src, bool valid, uint64_t policy) {
+  const int bytes = valid ? 16 : 0;
+  asm volatile("cp.async.cg.shared.global.L2::cache_hint [%0], [%1], 16, %2, %3;\n" ::"r"(shared_address(shared)),
+               "l"(src), "r"(bytes), "l"(policy)
+               : "memory");
+}
+
 // Closes the group of the copies issued since the last commit.
 __device__ __forceinline__ void commit_copies() { asm volatile("cp.async.commit_group;\n" ::: "memory"); }
 

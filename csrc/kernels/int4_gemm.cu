@@ -1,0 +1,14 @@
+#include "kernels/int4_gemm.cuh"
+
+namespace cuvil {
+
+cudaError_t launch_int4_gemm(const Int4GemmParams& p, cudaStream_t stream) {
+  const bool four = p.weight.bits == 4;
+  if (p.weight.dtype == DType::kF16)
+    return four ? launch_int4_gemm_f16_4(p, stream) : launch_int4_gemm_f16_8(p, stream);
+  if (p.weight.dtype == DType::kBF16)
+    return four ? launch_int4_gemm_bf16_4(p, stream) : launch_int4_gemm_bf16_8(p, stream);
+  return cudaErrorInvalidValue;
+}
+
+}  // namespace cuvil

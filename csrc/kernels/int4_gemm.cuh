@@ -1,0 +1,97 @@
+// y = act(x W + bias + residual) with a packed weight of 4 or 8 bits, on the tensor cores (sm_80+): float16 and
+// bfloat16.
+#pragma once
+
+#include <cuda_runtime_api.h>
+
+#include <algorithm>
+#include <cstdint>
+
+#include "device/activation.h"
+#include "device/tile_schedule.cuh"
+#include "kernels/int4_weight.cuh"
+
+namespace cuvil {
+
+// How a product is cut up. A block's 8 warps have 4 x 32 rows of the weight and share the depth two ways (narrow), or
+// have 8 x 32 rows (wide); `columns` rows of x at a time.
+struct Int4Way {
+  int columns = 8;  // 8, 16 or 32; 64 or 128 wide only
+  bool wide = false;
+  int stages = 4;  // steps whose operands are in flight, 2 to 6
+  int blocks = 1;  // of the whole grid, at most int4_steps()
+
+  int rows() const { return wide ? 256 : 128; }
+  // Units of 32 places that a warp takes a step.
+  static constexpr int units(int bits, int columns) { return bits == 4 && columns < 64 ? 4 : 2; }
+  int depth(int bits) const { return (wide ? 32 : 64) * units(bits, columns); }
+};
+
+// Padding of a row of x in shared memory: the 16 bytes of 8 lanes then lie in different banks.
+constexpr int int4_pitch(int depth) { return depth + 32; }
+// Columns that leave a block at a time.
+constexpr int int4_columns_out(int columns) { return columns == 8 || columns >= 64 ? 8 : 16; }
+
+// Shared memory of one step: byte offsets of the parts.
+struct Int4Stage {
+  int x = 0, scales = 0, zeros = 0, offsets = 0, bytes = 0;
+  int groups = 1;  // a step's
+
+  Int4Stage(const Int4Weight& w, const Int4Way& way) {
+    const int depth = way.depth(w.bits);
+    groups = std::max(1, w.group_shift < 30 ? depth >> w.group_shift : 0);
+    x = way.rows() * depth * w.bits / 8;
+    scales = x + way.columns * int4_pitch(depth) * 2;
+    zeros = scales + groups * way.rows() * 2;
+    offsets = zeros + (w.zeros ? groups * way.rows() : 0);
+    bytes = offsets + (w.offsets ? groups * way.rows() * 2 : 0);
+  }
+};
+
+inline int int4_shared_bytes(const Int4Weight& w, const Int4Way& way) {
+  return way.stages * Int4Stage(w, way).bytes + int4_columns_out(way.columns) * (way.rows() + 4) * 4;
+}
+
+struct Int4GemmParams {
+  Int4Weight weight;
+  const void* x = nullptr;  // [m, weight.depth]
+  int m = 0;
+  const void* bias = nullptr;      // weight.rows of them
+  const void* residual = nullptr;  // as y
+  ActivationParams activation;
+  void* y = nullptr;  // [m, weight.rows]
+  Int4Way way;
+  float* partial = nullptr;      // int4_partial_bytes(): sums of tiles that several blocks share
+  unsigned* counters = nullptr;  // int4_tiles() zeros, which are zeros again afterwards
+  // No kernel of this run writes the weight: its first steps may be fetched while the kernel in front still runs.
+  bool constant_weight = false;
+};
+
+inline int int4_row_tiles(const Int4Weight& w, const Int4Way& way) { return (w.rows + way.rows() - 1) / way.rows(); }
+inline int64_t int4_tiles(const Int4Weight& w, const Int4Way& way, int m) {
+  return int64_t{int4_row_tiles(w, way)} * ((m + way.columns - 1) / way.columns);
+}
+// Steps of each tile.
+inline int int4_steps(const Int4Weight& w, const Int4Way& way) {
+  const int depth = way.depth(w.bits);
+  return (w.depth + depth - 1) / depth;
+}
+inline device::TileSchedule int4_schedule(const Int4Weight& w, const Int4Way& way, int m) {
+  return {static_cast<int>(int4_tiles(w, way, m)), int4_steps(w, way), way.blocks};
+}
+// None when every tile belongs to one block.
+inline size_t int4_partial_bytes(const Int4Weight& w, const Int4Way& way, int m) {
+  if (int4_tiles(w, way, m) % way.blocks == 0) return 0;
+  return size_t{2} * static_cast<size_t>(way.blocks) * static_cast<size_t>(way.rows() * way.columns) * sizeof(float);
+}
+
+// m, rows and depth above 0. x of any alignment; 16 bytes and a depth that 8 divides are fastest.
+cudaError_t launch_int4_gemm(const Int4GemmParams& p, cudaStream_t stream);
+
+// The parts of it, one for each type and number of bits.
+cudaError_t launch_int4_gemm_f16_4(const Int4GemmParams& p, cudaStream_t stream);
+cudaError_t launch_int4_gemm_f16_8(const Int4GemmParams& p, cudaStream_t stream);
+cudaError_t launch_int4_gemm_bf16_4(const Int4GemmParams& p, cudaStream_t stream);
+cudaError_t launch_int4_gemm_bf16_8(const Int4GemmParams& p, cudaStream_t stream);
+
+}  // namespace cuvil

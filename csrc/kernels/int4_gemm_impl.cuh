@@ -1,0 +1,391 @@
+// The kernel of int4_gemm.cuh.
+//
+// Operands are swapped: the weight is the tensor cores' A (16 rows), x their B (8 columns), so that one row of x wastes
+// no more than seven eighths of one instruction. Nobody shares codes: each lane copies its own vectors to shared memory
+// (cp.async, many in flight) and reads them back. x, scales and zero points are shared by the block.
+//
+//   row tile (128 or 256 rows of the weight) x column tile (8 to 128 rows of x) = tile;  depth / step = steps
+//   [tile 0: step 0 .. n-1][tile 1: step 0 .. n-1] ...  cut into `blocks` equal runs (device/tile_schedule.cuh)
+//
+// A tile that one block has alone leaves through shared memory. Of a tile that several have, each writes its sums to
+// `partial`, and the last to arrive adds them in the order of the blocks: the same bits every run.
+#pragma once
+
+#include "device/activation.cuh"
+#include "device/int4_decode.cuh"
+#include "device/launch.cuh"
+#include "kernels/int4_gemm.cuh"
+
+namespace cuvil {
+namespace int4_gemm {
+
+using namespace device;
+
+template <typename T_, int Bits_, int Columns_, bool Wide>
+struct Shape {
+  using T = T_;
+  static constexpr int Bits = Bits_, Columns = Columns_;
+  static constexpr int WarpsRow = Wide ? 8 : 4, WarpsDepth = Wide ? 1 : 2, kThreads = 256;
+  static constexpr int Units = Int4Way::units(Bits, Columns);
+  static constexpr int Rows = WarpsRow * kUnitRows, Depth = WarpsDepth * Units * kUnitDepth;
+  static constexpr int Pitch = int4_pitch(Depth);
+  static constexpr int Nt = Columns / 8;
+  static constexpr int ColumnsOut = int4_columns_out(Columns);
+  static constexpr int kPlanes = Bits / 4;
+  // 128 columns take all registers of a multiprocessor.
+  static constexpr int kMinBlocks = Columns <= 64 ? 2 : 1;
+  static constexpr int PitchOut = Rows + 4;
+};
+
+// Not inlined: a kernel has several places that need it, and it is long.
+static __device__ __noinline__ float activated(Activation kind, float a, float b, float x) {
+  return activate(ActivationParams{kind, a, b}, x);
+}
+
+// A place in the block's run.
+struct Cursor {
+  int tile, step;
+  __device__ __forceinline__ void next(int steps) {
+    if (++step == steps) step = 0, ++tile;
+  }
+};
+
+struct Launch {
+  TileSchedule schedule;
+  int column_tiles;
+  Int4Stage stage;
+  bool x_vectors;  // rows of x begin at multiples of 16 bytes
+  bool y_vectors;  // rows of y at multiples of 4 elements
+};
+
+template <typename S>
+struct Block {
+  using T = typename S::T;
+  const Int4GemmParams& p;
+  const Launch& l;
+  unsigned char* shared;
+  int lane, warp, warp_row, warp_depth, g, q;
+  uint64_t weight_policy;
+
+  __device__ __forceinline__ unsigned char* stage(int i) const { return shared + i * l.stage.bytes; }
+  __device__ __forceinline__ float* out() const { return reinterpret_cast<float*>(stage(p.way.stages)); }
+  // Vectors of a warp's codes in a stage.
+  static constexpr int kWarpVectors = S::Units * S::kPlanes * 32;
+
+  __device__ __forceinline__ int row_tile(int tile) const { return tile / l.column_tiles; }
+  __device__ __forceinline__ int column_tile(int tile) const { return tile % l.column_tiles; }
+
+  __device__ __forceinline__ void fetch_weight(int slot, Cursor at) const {
+    const Int4Weight& w = p.weight;
+    unsigned char* to = stage(slot);
+    const int row_unit = row_tile(at.tile) * S::WarpsRow + warp_row;
+    const int depth_unit = (at.step * S::WarpsDepth + warp_depth) * S::Units;
+    const int row_units = w.row_units(), depth_units = w.depth_units();
+    const uint4* codes =
+        w.codes + (static_cast<int64_t>(row_unit) * depth_units + depth_unit) * (S::kPlanes * 32) + lane;
+    uint4* mine = reinterpret_cast<uint4*>(to) + warp * kWarpVectors + lane;
+#pragma unroll
+    for (int i = 0; i < S::Units * S::kPlanes; ++i) {
+      const bool valid = row_unit < row_units && depth_unit + i / S::kPlanes < depth_units;
+      copy16_async(mine + i * 32, valid ? codes + i * 32 : w.codes, valid, weight_policy);
+    }
+    // One row of values a group; the copies are 16 bytes of one group.
+    const int first_group = (at.step * S::Depth) >> w.group_shift;
+    const int first_row = row_tile(at.tile) * S::Rows, width = row_units * kUnitRows;
+    fetch_groups<2>(to + l.stage.scales, w.scales, first_group, first_row, width);
+    if (w.zeros) fetch_groups<1>(to + l.stage.zeros, w.zeros, first_group, first_row, width);
+    if (w.offsets) fetch_groups<2>(to + l.stage.offsets, w.offsets, first_group, first_row, width);
+  }
+
+  template <int Bytes>
+  __device__ __forceinline__ void fetch_groups(unsigned char* to, const void* values, int first_group, int first_row,
+                                               int width) const {
+    constexpr int kVectors = S::Rows * Bytes / 16, kValues = 16 / Bytes;
+    for (int i = threadIdx.x; i < l.stage.groups * kVectors; i += S::kThreads) {
+      const int group = first_group + i / kVectors, row = first_row + i % kVectors * kValues;
+      const bool valid = group < p.weight.groups && row < width;
+      const char* from = static_cast<const char*>(values) + (static_cast<int64_t>(group) * width + row) * Bytes;
+      copy16_async(to + i * 16, valid ? from : values, valid);
+    }
+  }
+
+  // Rows of x, zeros outside. `now`: by ordinary loads, which do not queue behind the copies of codes.
+  __device__ __forceinline__ void fetch_x(int slot, Cursor at, bool now) const {
+    T* to = reinterpret_cast<T*>(stage(slot) + l.stage.x);
+    const T* x = static_cast<const T*>(p.x);
+    constexpr int kRowVectors = S::Depth / 8, kVectors = S::Columns * kRowVectors;
+    const int first = column_tile(at.tile) * S::Columns, first_depth = at.step * S::Depth, depth = p.weight.depth;
+#pragma unroll
+    for (int j = 0; j < (kVectors + S::kThreads - 1) / S::kThreads; ++j) {
+      const int i = j * S::kThreads + threadIdx.x;
+      if (kVectors % S::kThreads != 0 && i >= kVectors) break;
+      const int column = i / kRowVectors, d = i % kRowVectors * 8;
+      const bool valid = first + column < p.m && first_depth + d < depth;
+      T* place = to + column * S::Pitch + d;
+      const T* from = x + static_cast<int64_t>(first + column) * depth + first_depth + d;
+      if (l.x_vectors) {
+        if (now)
+          *reinterpret_cast<uint4*>(place) = valid ? *reinterpret_cast<const uint4*>(from) : make_uint4(0, 0, 0, 0);
+        else
+          copy16_async(place, valid ? from : x, valid);
+      } else {
+        Vec<T, 8> v;
+#pragma unroll
+        for (int k = 0; k < 8; ++k) v[k] = valid && first_depth + d + k < depth ? from[k] : from_compute<T>(0.f);
+        store<T, 8>(place, v);
+      }
+    }
+  }
+
+  __device__ __forceinline__ void multiply(float (&acc)[2][S::Nt][4], int slot) const {
+    const unsigned char* from = stage(slot);
+    const uint4* codes = reinterpret_cast<const uint4*>(from) + warp * kWarpVectors + lane;
+    const T* x = reinterpret_cast<const T*>(from + l.stage.x) + g * S::Pitch + q * kLaneDepth;
+    const int rows = warp_row * kUnitRows + g * 4;
+    const unsigned in_group = (1u << p.weight.group_shift) - 1;
+    Decoder<T, S::Bits> decoder;
+#pragma unroll
+    for (int u = 0; u < S::Units; ++u) {
+      const int depth = (warp_depth * S::Units + u) * kUnitDepth;
+      if (u == 0 || (depth & in_group) == 0) {
+        const int at = ((depth + q * kLaneDepth) >> p.weight.group_shift) * S::Rows + rows;
+        const uint32_t zeros = p.weight.zeros ? *reinterpret_cast<const uint32_t*>(from + l.stage.zeros + at)
+                                              : static_cast<uint32_t>(p.weight.zero) * 0x01010101u;
+        decoder.load(reinterpret_cast<const T*>(from + l.stage.scales) + at, zeros,
+                     p.weight.offsets ? reinterpret_cast<const T*>(from + l.stage.offsets) + at : nullptr);
+      }
+      uint32_t a[2][2][4];
+#pragma unroll
+      for (int tile = 0; tile < 2; ++tile) {
+        const uint4 v = codes[(u * S::kPlanes + (S::kPlanes == 2 ? tile : 0)) * 32];
+        const uint32_t words[4] = {v.x, v.y, v.z, v.w};
+#pragma unroll
+        for (int step = 0; step < 2; ++step) decoder.decode(a[tile][step], words, tile, step);
+      }
+#pragma unroll
+      for (int n = 0; n < S::Nt; ++n) {
+        const uint4 b = *reinterpret_cast<const uint4*>(x + n * 8 * S::Pitch + depth);
+        mma_16x8x16<T>(acc[0][n], a[0][0], b.x, b.y);
+        mma_16x8x16<T>(acc[1][n], a[1][0], b.x, b.y);
+        mma_16x8x16<T>(acc[0][n], a[0][1], b.z, b.w);
+        mma_16x8x16<T>(acc[1][n], a[1][1], b.z, b.w);
+      }
+    }
+  }
+
+  // Four neighbouring elements of a row of y.
+  __device__ __forceinline__ void emit(int column, int row, float4 sum) const {
+    if (column >= p.m || row >= p.weight.rows) return;
+    const int64_t at = static_cast<int64_t>(column) * p.weight.rows + row;
+    const float v[4] = {sum.x, sum.y, sum.z, sum.w};
+    const T *bias = static_cast<const T*>(p.bias), *residual = static_cast<const T*>(p.residual);
+    Vec<T, 4> y;
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+      float s = v[i];
+      if (row + i < p.weight.rows) {
+        if (bias) s += to_compute(bias[row + i]);
+        if (residual) s += to_compute(residual[at + i]);
+      }
+      if (p.activation.kind != Activation::kNone) s = activated(p.activation.kind, p.activation.a, p.activation.b, s);
+      y[i] = from_compute<T>(s);
+    }
+    T* to = static_cast<T*>(p.y) + at;
+    if (l.y_vectors) return store<T, 4>(to, y);
+#pragma unroll
+    for (int i = 0; i < 4; ++i)
+      if (row + i < p.weight.rows) to[i] = y[i];
+  }
+
+  __device__ __forceinline__ float4* partial(int slot, int column) const {
+    return reinterpret_cast<float4*>(p.partial) + (static_cast<int64_t>(slot) * S::Columns + column) * (S::Rows / 4);
+  }
+
+  // The end of this block's part of a tile.
+  __device__ __forceinline__ void finish(const float (&acc)[2][S::Nt][4], int tile) const {
+    const int first_block = l.schedule.first_block(tile), last_block = l.schedule.last_block(tile);
+    const bool whole = first_block == last_block;
+    const int slot = l.schedule.slot(blockIdx.x, tile);
+    const int first_column = column_tile(tile) * S::Columns, first_row = row_tile(tile) * S::Rows;
+    constexpr int kVectors = S::ColumnsOut * (S::Rows / 4), kTiles = S::ColumnsOut / 8;
+    float* sums = out();
+#pragma unroll
+    for (int n = 0; n < S::Nt; n += kTiles) {
+      // Each warp of the depth adds to what the one before has left.
+#pragma unroll
+      for (int turn = 0; turn < S::WarpsDepth; ++turn) {
+        if (turn == warp_depth) {
+#pragma unroll
+          for (int i = 0; i < kTiles; ++i)
+#pragma unroll
+            for (int t = 0; t < 2; ++t)
+#pragma unroll
+              for (int c = 0; c < 4; ++c) {
+                float& to = sums[(i * 8 + 2 * q + c % 2) * S::PitchOut + warp_row * kUnitRows + t * 16 + c / 2 * 8 + g];
+                to = turn == 0 ? acc[t][n + i][c] : to + acc[t][n + i][c];
+              }
+        }
+        __syncthreads();
+      }
+      for (int i = threadIdx.x; i < kVectors; i += S::kThreads) {
+        const int column = i / (S::Rows / 4), row = i % (S::Rows / 4) * 4;
+        const float4 v = *reinterpret_cast<const float4*>(sums + column * S::PitchOut + row);
+        if (whole)
+          emit(first_column + n * 8 + column, first_row + row, v);
+        else
+          __stcg(partial(slot, n * 8 + column) + row / 4, v);
+      }
+      __syncthreads();
+    }
+    if (!whole) gather(tile, first_block, last_block, first_column, first_row);
+  }
+
+  // The last block to arrive adds the parts of a tile.
+  __device__ __forceinline__ void gather(int tile, int first_block, int last_block, int first_column,
+                                         int first_row) const {
+    __threadfence();
+    __syncthreads();
+    int* last = reinterpret_cast<int*>(out());
+    if (threadIdx.x == 0) {
+      const unsigned others = static_cast<unsigned>(last_block - first_block);
+      const bool is_last = atomicAdd(p.counters + tile, 1u) == others;
+      if (is_last) p.counters[tile] = 0;  // for the next launch
+      *last = is_last;
+    }
+    __syncthreads();
+    const bool mine = *last;
+    __syncthreads();
+    if (!mine) return;
+    __threadfence();
+    for (int i = threadIdx.x; i < S::Columns * (S::Rows / 4); i += S::kThreads) {
+      const int column = i / (S::Rows / 4), row = i % (S::Rows / 4);
+      if (first_column + column >= p.m) break;  // of later i, too
+      float4 sum = make_float4(0, 0, 0, 0);
+      for (int b = first_block; b <= last_block; ++b) {
+        const float4 v = __ldcg(partial(l.schedule.slot(b, tile), column) + row);
+        sum.x += v.x, sum.y += v.y, sum.z += v.z, sum.w += v.w;
+      }
+      emit(first_column + column, first_row + row * 4, sum);
+    }
+  }
+
+  __device__ __forceinline__ void run() const {
+    const int64_t begin = l.schedule.begin(blockIdx.x);
+    const int count = static_cast<int>(l.schedule.begin(blockIdx.x + 1) - begin), steps = l.schedule.steps;
+    Cursor work{static_cast<int>(begin / steps), static_cast<int>(begin % steps)}, fetch = work;
+    const int ahead = p.way.stages - 1;
+    if (!p.constant_weight) wait_for_predecessor();
+    for (int i = 0; i < ahead; ++i) {
+      if (i < count) fetch_weight(i, fetch), fetch.next(steps);
+      commit_copies();
+    }
+    wait_for_predecessor();  // from here on x is there
+    fetch = work;
+    for (int i = 0; i < ahead && i < count; ++i) fetch_x(i, fetch, true), fetch.next(steps);
+
+    float acc[2][S::Nt][4] = {};
+    int slot = 0, fetch_slot = ahead;
+    for (int i = 0; i < count; ++i) {
+      switch (p.way.stages) {
+        case 2:
+          wait_copies<0>();
+          break;
+        case 3:
+          wait_copies<1>();
+          break;
+        case 4:
+          wait_copies<2>();
+          break;
+        case 5:
+          wait_copies<3>();
+          break;
+        default:
+          wait_copies<4>();
+          break;
+      }
+      __syncthreads();  // this step's operands are there, and the place of the last one's is free
+      if (i + ahead < count) {
+        fetch_weight(fetch_slot, fetch);
+        fetch_x(fetch_slot, fetch, false);
+        fetch.next(steps);
+      }
+      commit_copies();
+      multiply(acc, slot);
+      if (work.step == steps - 1 || i == count - 1) {
+        finish(acc, work.tile);
+#pragma unroll
+        for (int t = 0; t < 2; ++t)
+#pragma unroll
+          for (int n = 0; n < S::Nt; ++n)
+#pragma unroll
+            for (int c = 0; c < 4; ++c) acc[t][n][c] = 0;
+      }
+      work.next(steps);
+      slot = slot + 1 == p.way.stages ? 0 : slot + 1;
+      fetch_slot = fetch_slot + 1 == p.way.stages ? 0 : fetch_slot + 1;
+    }
+  }
+};
+
+extern __shared__ __align__(16) unsigned char dynamic_shared[];
+
+template <typename S>
+__global__ void __launch_bounds__(S::kThreads, S::kMinBlocks)
+    int4_gemm_kernel(const __grid_constant__ Int4GemmParams p, const __grid_constant__ Launch l) {
+  const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
+  // Codes are read once unless there are more rows of x than a tile has.
+  const Block<S> block{p,
+                       l,
+                       dynamic_shared,
+                       lane,
+                       warp,
+                       warp % S::WarpsRow,
+                       warp / S::WarpsRow,
+                       lane / 4,
+                       lane % 4,
+                       l2_policy(l.column_tiles == 1)};
+  block.run();
+}
+
+template <typename S>
+cudaError_t launch(const Int4GemmParams& p, cudaStream_t stream) {
+  using T = typename S::T;
+  const Int4Stage stage(p.weight, p.way);
+  const TileSchedule schedule = int4_schedule(p.weight, p.way, p.m);
+  const int bytes = int4_shared_bytes(p.weight, p.way);
+  if (p.way.blocks < 1 || p.way.blocks > schedule.total() || p.way.stages < 2 || p.way.stages > 6)
+    return cudaErrorInvalidValue;
+  const auto aligned = [](const void* x, size_t n) { return reinterpret_cast<uintptr_t>(x) % n == 0; };
+  const Launch l{schedule, (p.m + S::Columns - 1) / S::Columns, stage, aligned(p.x, 16) && p.weight.depth % 8 == 0,
+                 aligned(p.y, 4 * sizeof(T)) && p.weight.rows % 4 == 0};
+  if (bytes > 48 * 1024) {
+    const cudaError_t code =
+        cudaFuncSetAttribute(int4_gemm_kernel<S>, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes);
+    if (code != cudaSuccess) return code;
+  }
+  launch_early(int4_gemm_kernel<S>, dim3(static_cast<unsigned>(p.way.blocks)), dim3(S::kThreads),
+               static_cast<size_t>(bytes), stream, p, l);
+  return cudaGetLastError();
+}
+
+template <typename T, int Bits>
+cudaError_t launch_any(const Int4GemmParams& p, cudaStream_t stream) {
+  const bool wide = p.way.wide;
+  switch (p.way.columns) {
+    case 8:
+      return wide ? launch<Shape<T, Bits, 8, true>>(p, stream) : launch<Shape<T, Bits, 8, false>>(p, stream);
+    case 16:
+      return wide ? launch<Shape<T, Bits, 16, true>>(p, stream) : launch<Shape<T, Bits, 16, false>>(p, stream);
+    case 32:
+      return wide ? launch<Shape<T, Bits, 32, true>>(p, stream) : launch<Shape<T, Bits, 32, false>>(p, stream);
+    case 64:
+      return wide ? launch<Shape<T, Bits, 64, true>>(p, stream) : cudaErrorInvalidValue;
+    case 128:
+      return wide ? launch<Shape<T, Bits, 128, true>>(p, stream) : cudaErrorInvalidValue;
+    default:
+      return cudaErrorInvalidValue;
+  }
+}
+
+}  // namespace int4_gemm
+}  // namespace cuvil

@@ -1,0 +1,50 @@
+#include <algorithm>
+
+#include "ops/int4_engine.h"
+
+namespace cuvil {
+namespace {
+
+constexpr int kMostStages = 6;
+constexpr int kReservedShared = 1024;  // of each block, by CUDA
+
+// The deepest pipeline that lets `resident` blocks share a multiprocessor, 0 when there is none.
+int stages_that_fit(const Int4Weight& w, Int4Way way, int resident, const DeviceInfo& device) {
+  const int64_t limit = (static_cast<int64_t>(device.max_shared_per_block) + kReservedShared) / resident;
+  for (way.stages = kMostStages; way.stages >= 2; --way.stages)
+    if (int4_shared_bytes(w, way) + kReservedShared <= limit) return way.stages;
+  return 0;
+}
+
+}  // namespace
+
+std::vector<Int4Way> int4_ways(const Int4Weight& w, int64_t m, const DeviceInfo& device) {
+  std::vector<int> columns;
+  if (m > 64) columns = {64, 128};
+  for (const int c : {8, 16, 32, 64})
+    if (columns.empty() && m <= c) columns = {c};
+
+  std::vector<Int4Way> ways;
+  for (const int c : columns)
+    for (const bool wide : {false, true}) {
+      if (c >= 64 && !wide) continue;
+      for (const int resident : {2, 1}) {
+        if (c == 128 && resident == 2) continue;  // it takes all registers
+        Int4Way way{.columns = c, .wide = wide, .stages = 2, .blocks = 1};
+        way.stages = stages_that_fit(w, way, resident, device);
+        if (way.stages == 0) continue;
+        const int64_t tiles = int4_tiles(w, way, static_cast<int>(m)), total = tiles * int4_steps(w, way);
+        const int64_t slots = int64_t{device.sm_count} * resident;
+        std::vector<int64_t> grids{std::min(slots, total)};
+        // Each tile to a block of its own where that leaves few multiprocessors idle.
+        if (2 * tiles > device.sm_count && tiles != grids[0]) grids.push_back(tiles);
+        for (const int64_t blocks : grids) {
+          way.blocks = static_cast<int>(blocks);
+          ways.push_back(way);
+        }
+      }
+    }
+  return ways;
+}
+
+}  // namespace cuvil
