@@ -259,13 +259,14 @@ def _constant_of_shape(node: ir.Node, sizes: Sizes) -> Dims | None:
 
 
 def _tile(node: ir.Node, sizes: Sizes) -> Dims | None:
-    """Where an axis is not repeated its size stays, known or not."""
-    given, repeats = sizes.of(node.inputs[0]), sizes.ctx.ints(node.inputs[1]) if len(node.inputs) == 2 else None
+    given, repeats = sizes.of(node.inputs[0]), sizes.vector(node.inputs[1]) if len(node.inputs) == 2 else None
     if given is None or repeats is None or len(given) != len(repeats):
         return None
-    if any(r != 1 and not isinstance(d, int) for d, r in zip(given, repeats, strict=True)):
+    known = [r for r in repeats if r is not None]
+    if len(known) != len(repeats):
         return None
-    return tuple(d * r if isinstance(d, int) else d for d, r in zip(given, repeats, strict=True))
+    # Where an axis is not repeated its size stays, known or not.
+    return tuple(d if r == 1 else sizes.names.multiply([d, r]) for d, r in zip(given, known, strict=True))
 
 
 def _onnx_attention(node: ir.Node, q: Dims | None, sizes: Sizes) -> Dims | None:
@@ -315,7 +316,7 @@ _RULES: dict[str, Rule] = {
     **dict.fromkeys(_SAME.split(), _same),
     **{f"Reduce{name}": _reduce for name in _REDUCTIONS.split()},
     **dict.fromkeys(("MaxPool", "AveragePool", "GlobalAveragePool", "GlobalMaxPool", "Pool"), _pool),
-    **dict.fromkeys(("MatMul", "FusedMatMul"), _matmul),
+    **dict.fromkeys(("MatMul", "FusedMatMul", "MatMulInt4"), _matmul),
     **dict.fromkeys(("Conv", "FusedConv"), _conv),
     "Gemm": _gemm,
     "Transpose": _transpose,

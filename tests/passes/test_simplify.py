@@ -54,6 +54,24 @@ def test_stays(body: str, shape: str, weights: dict[str, np.ndarray]) -> None:
     same(model, result, x=np.where(X < 0, np.float32(-0.0), X))
 
 
+@pytest.mark.parametrize(("first", "second"), [([0], [1]), ([1], [0]), ([0, 3], [2]), ([-1], [0, 2]), ([2], [-1, 1])])
+def test_axes_are_inserted_at_once(first: list[int], second: list[int]) -> None:
+    rank = 3 + len(first) + len(second)
+    text = f"(float[2,3,4] x) => (float[{','.join('abcdef'[:rank])}] y) {{ a = Unsqueeze(x, s) y = Unsqueeze(a, t) }}"
+    model = made(text, s=np.array(first), t=np.array(second))
+    result = basic(model)
+    assert ops(result.model) == {"Unsqueeze": 1}
+    same(model, result, x=X)
+
+
+def test_axes_that_are_not_known_stay_apart() -> None:
+    text = "(float[2,3,4] x, int64[1] t) => (float[a,b,c,d,e] y) { a = Unsqueeze(x, s) y = Unsqueeze(a, t) }"
+    model = made(text, s=np.array([0]))
+    result = basic(model)
+    assert ops(result.model) == {"Unsqueeze": 2}
+    same(model, result, x=X, t=np.array([2]))
+
+
 def test_outer_reshape_that_copies_an_inner_size_keeps_the_inner_one() -> None:
     body = "a = Reshape(x, s) y = Reshape(a, t)"
     model = made(f"(float[2,3,4] x) => (float[6,2,2] y) {{ {body} }}", s=np.array([6, 4]), t=np.array([0, 2, 2]))

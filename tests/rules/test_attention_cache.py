@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import onnx
 import pytest
@@ -47,7 +49,7 @@ CONSTANTS = {
 }
 
 
-def made(body: str = SPLIT + JOIN + CORE, head: str = HEAD, **more: np.ndarray) -> onnx.ModelProto:
+def made(body: str = SPLIT + JOIN + CORE, head: str = HEAD, **more: Any) -> onnx.ModelProto:
     return graph(f"{head} {{ {body} }}", 18, **CONSTANTS, **more)
 
 
