@@ -15,7 +15,7 @@ from cuvil_onnx import errors
 from cuvil_onnx.runtime.registration import get_ep_name, get_ep_names, get_library_path, register
 
 if TYPE_CHECKING:
-    from cuvil_onnx.api import Optimized, optimize, quantize
+    from cuvil_onnx.api import Optimized, optimize, quantize, quantize_settings
     from cuvil_onnx.runtime.devices import devices
     from cuvil_onnx.runtime.session import InferenceSession
 
@@ -32,6 +32,7 @@ __all__ = [
     "get_library_path",
     "optimize",
     "quantize",
+    "quantize_settings",
     "register",
 ]
 
@@ -42,6 +43,7 @@ _LAZY = {
     "devices": "cuvil_onnx.runtime.devices",
     "optimize": "cuvil_onnx.api",
     "quantize": "cuvil_onnx.quantize",  # a package that can be called
+    "quantize_settings": "cuvil_onnx.api",
 }
 
 _INSTALL = 'install cuvil_onnx with one of its extras, pip install ".[gpu]" or ".[cpu]"'

@@ -61,6 +61,7 @@ class Optimized:
             ModelLoadError: a file with the model's weights is gone or was changed since it was loaded.
         """
         if self._proto is None:
+            self._source.check_data()
             fits = self.report.after.parameter_bytes < PROTO_LIMIT
             self._proto = self_contained(self._model) if fits else ir.to_proto(self._model)
         return self._proto
@@ -85,6 +86,7 @@ class Optimized:
             OutputError: the folder cannot be written, the disk is full, or ``path`` is the input model or its weights.
             ModelLoadError: a file with the model's weights is gone or was changed since it was loaded.
         """
+        self._source.check_data()
         return write_model(self._model, Path(path), self._source.files, self._source.external)
 
     def __str__(self) -> str:

@@ -69,7 +69,7 @@ def test_onnx_runtime_fuses_the_body(tmp_path: Path, scheme: str, group: int, bi
         text = f"({kind}[M,300] x) => ({kind}[M,48] y) {{ p = MatMul(x, w) y = Add(p, b) }}"
         model = graph(text, w=w, b=weight(48, dtype=dtype))
         result = cuvil_onnx.optimize(
-            model, quantize=cuvil_onnx.api.quantize_settings(scheme, group_size=group, symmetric=symmetric, bits=bits)
+            model, quantize=cuvil_onnx.quantize_settings(scheme, group_size=group, symmetric=symmetric, bits=bits)
         )
         assert ops(result.model) == {"cuvil::MatMulInt4": 1}
         file = str(tmp_path / "optimized.onnx")
@@ -189,12 +189,12 @@ def test_weights_inside_subgraphs() -> None:
 
 def test_packed_projections() -> None:
     model = packed_model(**{f"w{n}": weight(24, 32, seed=i) for i, n in enumerate("qkv")})
-    how = cuvil_onnx.api.quantize_settings("rtn:g32", include=["*"])
+    how = cuvil_onnx.quantize_settings("rtn:g32", include=["*"])
     result = cuvil_onnx.optimize(model, quantize=how)
     found = ops(result.model)
     assert found["cuvil::MatMulInt4"] == 1 and found["cuvil::Attention"] == 1 and "MatMul" not in found
     assert [layer.shape for layer in result.report.quantization.layers] == [(24, 96)]  # type: ignore[union-attr]
-    only = cuvil_onnx.optimize(model, quantize=cuvil_onnx.api.quantize_settings("rtn", include=["*"], exclude=["kp"]))
+    only = cuvil_onnx.optimize(model, quantize=cuvil_onnx.quantize_settings("rtn", include=["*"], exclude=["kp"]))
     assert "excluded" in [s.reason for s in only.report.quantization.skipped]  # type: ignore[union-attr]
 
 

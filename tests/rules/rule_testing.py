@@ -206,7 +206,8 @@ def _in_subgraph(case: Case) -> onnx.ModelProto:
     )
     cond = helper.make_tensor_value_info("cond", onnx.TensorProto.BOOL, [])
     whole = helper.make_graph([outer], "outer", [*old.input, cond], list(old.output), list(old.initializer))
-    wrapped = helper.make_model(whole, opset_imports=list(model.opset_import), ir_version=model.ir_version)
+    imports, functions = list(model.opset_import), list(model.functions)
+    wrapped = helper.make_model(whole, opset_imports=imports, ir_version=model.ir_version, functions=functions)
     onnx.checker.check_model(wrapped)
     return wrapped
 
