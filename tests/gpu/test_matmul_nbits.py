@@ -83,7 +83,9 @@ class Weight:
         self.slack = unit * (np.abs(exact) * 2 + scales[:, group] / 2) if self.zeros == "float" else 0 * exact
 
 
-def build(weight: Weight, x: Array, *, bias: Array | None = None, constant: bool = True) -> tuple[Any, dict[str, Array]]:
+def build(
+    weight: Weight, x: Array, *, bias: Array | None = None, constant: bool = True
+) -> tuple[Any, dict[str, Array]]:
     """The model of one node and what to feed it. bfloat16 tensors are cast inside the model."""
     brain = weight.dtype == "bfloat16"
     kind = np.dtype(np.float32 if brain else weight.dtype)
@@ -111,7 +113,7 @@ def build(weight: Weight, x: Array, *, bias: Array | None = None, constant: bool
         names.append(name)
     while not names[-1]:
         names.pop()
-    attrs = {"K": weight.k, "N": weight.n, "bits": weight.bits, "block_size": weight.block}
+    attrs: dict[str, Any] = {"K": weight.k, "N": weight.n, "bits": weight.bits, "block_size": weight.block}
     out = "yb" if brain else "y"
     nodes.append(helper.make_node("MatMulNBits", names, [out], domain="com.microsoft", name="node", **attrs))
     if brain:
