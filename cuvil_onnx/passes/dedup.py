@@ -10,6 +10,7 @@ import numpy.typing as npt
 import onnx_ir as ir
 
 from cuvil_onnx.passes.computed import Computed
+from cuvil_onnx.passes.in_file import InFile
 from cuvil_onnx.rewrite.graph import GraphContext
 from cuvil_onnx.rewrite.trace import Trace
 
@@ -50,14 +51,20 @@ def _bits(tensor: ir.TensorProtocol) -> npt.NDArray[np.uint8]:
 
 
 def _sample(tensor: ir.TensorProtocol) -> bytes:
+    if isinstance(tensor, InFile):
+        return b"".join(tensor.read(start, 8) for start in _places(tensor.nbytes))
     bits = _bits(tensor)
     if bits.size <= 8 * SAMPLES:
         return bits.tobytes()
-    starts = np.linspace(0, bits.size - 8, SAMPLES).astype(np.int64)
-    found = b"".join(bits[s : s + 8].tobytes() for s in starts)
+    found = b"".join(bits[start : start + 8].tobytes() for start in _places(bits.size))
     del bits
     _unmap(tensor)
     return found
+
+
+def _places(size: int) -> list[int]:
+    """Where to look into tensors of so many bytes."""
+    return [int(start) for start in np.linspace(0, size - 8, SAMPLES).astype(np.int64)]
 
 
 def _equal(one: ir.TensorProtocol | None, other: ir.TensorProtocol) -> bool:

@@ -18,7 +18,7 @@ from google.protobuf.message import DecodeError  # type: ignore[import-untyped]
 
 import custom_ops
 from cuvil_onnx.errors import CuvilError, InvalidModelError, ModelLoadError, OptionError, UnsupportedModelError
-from cuvil_onnx.passes import external
+from cuvil_onnx.passes import external, in_file
 from cuvil_onnx.passes.inner_weights import hoist_weights
 from cuvil_onnx.passes.limits import newest_opset_and_ir
 from cuvil_onnx.passes.normalise import sort_graphs
@@ -84,9 +84,12 @@ def load(model: Any) -> Source:
     """
     path: Path | None = None
     files: set[Path] = set()
+    offsets: dict[str, int] = {}
     if isinstance(model, (str, os.PathLike)):
         path, kind = Path(model), "path"
-        private = _from_proto(read_proto(path), str(path), files, path.parent)
+        proto, offsets = _read_lazily(path)
+        private = _from_proto(proto, str(path), files, path.parent)
+        in_file.attach(private, path, offsets)
         files.add(path.resolve())
     elif isinstance(model, (bytes, bytearray, memoryview)):
         kind = "bytes"
@@ -115,6 +118,8 @@ def load(model: Any) -> Source:
     hoist_weights(private)
     try:
         data = check_external(private)
+        if offsets and path is not None:
+            data[path.resolve()] = next(iter(offsets))
         _check_graph(private)
     except CuvilError:
         raise
@@ -123,6 +128,15 @@ def load(model: Any) -> Source:
     stats = {file: (file.stat(), name) for file, name in data.items()}
     known = {file: (stat.st_size, stat.st_mtime_ns, name) for file, (stat, name) in stats.items()}
     return Source(private, path, frozenset(files | data.keys()), kind, known)
+
+
+def _read_lazily(path: Path) -> tuple[onnx.ModelProto, dict[str, int]]:
+    """The file without the data of weights that can stay there, and their offsets."""
+    try:
+        found = in_file.without_weights(path) if path.suffix == ".onnx" and path.is_file() else None
+    except (OSError, DecodeError):
+        found = None
+    return (read_proto(path), {}) if found is None else found
 
 
 def read_proto(path: Path) -> onnx.ModelProto:

@@ -7,6 +7,7 @@ from typing import IO
 import onnx
 import onnx_ir as ir
 
+from cuvil_onnx.passes.in_file import InFile
 from cuvil_onnx.passes.serialize import Serializer, tensor
 from cuvil_onnx.passes.wire import tag, varint
 
@@ -35,7 +36,9 @@ def stream_model(model: ir.Model, file: IO[bytes]) -> None:
     file.write(rest)
     for (head, held), size in zip(heads, sizes, strict=True):
         file.write(INITIALIZER + varint(size) + head)
-        if held is not None:
+        if isinstance(held, InFile):
+            held.tofile(file)
+        elif held is not None:
             data = held.tobytes()
             if len(data) != held.nbytes:
                 raise ValueError(f"weight {held.name!r} has {len(data)} bytes, {held.nbytes} expected")

@@ -13,6 +13,7 @@ import onnx
 import onnx_ir as ir
 
 from cuvil_onnx.errors import OutputError
+from cuvil_onnx.passes.in_file import InFile
 from cuvil_onnx.passes.stream import stream_model
 from cuvil_onnx.rewrite import walk
 
@@ -134,7 +135,7 @@ def _moved_out(model: ir.Model, path: Path, data_path: Path, staged: _Staged) ->
     def fill(file: IO[bytes]) -> None:
         for _, tensor, offset in layout:
             file.write(b"\0" * (offset - file.tell()))
-            if isinstance(tensor, (ir.ExternalTensor, ir.Tensor)):
+            if isinstance(tensor, (ir.ExternalTensor, InFile, ir.Tensor)):
                 tensor.tofile(file)  # from file to file without passing through memory
             else:
                 file.write(tensor.tobytes())
