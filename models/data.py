@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import hashlib
+import struct
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+
+from models import zoo
 
 Array = npt.NDArray[Any]
 
@@ -77,6 +81,75 @@ def text_lines(batch: int, height: int, width: int, seed: int = 0) -> Array:
         if i % 2:
             out[i] = out[i, :, ::-1, ::-1]
     return out
+
+
+def page(batch: int, height: int, width: int, seed: int = 0) -> Array:
+    """Crops of a scanned page of text, float32 [batch, 3, height, width] in -1..1; from scikit-image, else drawn."""
+    try:
+        from skimage import data
+
+        scan = np.asarray(data.page(), np.float32) / 255
+    except ImportError:
+        return np.concatenate([text_lines(batch, 32, width, seed + i) for i in range(height // 32)], axis=2)
+    rng = np.random.default_rng(seed)
+    out = np.empty((batch, 3, height, width), np.float32)
+    for i in range(batch):
+        top, left = rng.integers(0, scan.shape[0] // 4), rng.integers(0, scan.shape[1] // 4)
+        out[i] = _resize(scan[top : top + 140, left : left + 280, None], height, width).transpose(2, 0, 1)
+    return out * 2 - 1
+
+
+def speech(batch: int, samples: int, seed: int = 0) -> Array:
+    """Speech at 16 kHz, float32 [batch, samples] in -1..1: a recording of pytest-audioeval (MIT) when it is there.
+
+    Otherwise vowels: a gliding pitch, its harmonics weighted by two formants, and pauses.
+    """
+    try:
+        recording = _recording(zoo.file_of_package("pytest-audioeval", "audio/en/quick_brown_fox.wav"))
+    except zoo.MissingModelError:
+        recording = _vowels()
+    out = np.empty((batch, samples), np.float32)
+    for i in range(batch):
+        out[i] = np.resize(np.roll(recording, -((i + 3 * seed) * 7919 % len(recording))), samples)
+    return out
+
+
+def file_bytes(batch: int, head: int, tail: int, seed: int = 0) -> Array:
+    """The first and last bytes of source files of this package, int32 [batch, head + tail], 256 beyond their ends."""
+    files = sorted(Path(__file__).parent.glob("*.py"))
+    out = np.full((batch, head + tail), 256, np.int32)
+    for i in range(batch):
+        content = np.frombuffer(files[(i + seed) % len(files)].read_bytes().strip(), np.uint8)
+        first, last = content[:head], content[-tail:]
+        out[i, : len(first)] = first
+        out[i, head + tail - len(last) :] = last
+    return out
+
+
+def _recording(path: Path) -> Array:
+    """A WAV file of one channel at 16 kHz. Source: the RIFF WAVE format, Microsoft and IBM, 1991."""
+    content, at, chunks = path.read_bytes(), 12, {}
+    while at + 8 <= len(content):
+        kind, size = struct.unpack_from("<4sI", content, at)
+        chunks[kind] = content[at + 8 : at + 8 + size]
+        at += 8 + size + size % 2
+    kind, _, rate, _, _, bits = struct.unpack_from("<HHIIHH", chunks[b"fmt "])
+    samples = np.frombuffer(chunks[b"data"], np.float32 if kind == 3 else f"<i{bits // 8}")
+    sound = samples if kind == 3 else samples.astype(np.float32) / 2 ** (bits - 1)
+    positions = np.arange(0, len(sound) - 1, rate / 16000)
+    return np.interp(positions, np.arange(len(sound)), sound).astype(np.float32)
+
+
+def _vowels() -> Array:
+    t = np.arange(32000) / 16000
+    pitch = 120 + 30 * np.sin(2 * np.pi * 1.5 * t)
+    phase = 2 * np.pi * np.cumsum(pitch) / 16000
+    sound = np.zeros_like(t)
+    for harmonic in range(1, 25):
+        frequency = harmonic * 120
+        weight = sum(np.exp(-(((frequency - formant) / 200) ** 2)) for formant in (700, 1220))
+        sound += weight * np.sin(harmonic * phase)
+    return (0.2 * sound * (np.sin(2 * np.pi * 2 * t) > -0.5)).astype(np.float32)
 
 
 def _photographs() -> list[Array]:

@@ -1,4 +1,5 @@
-"""The models by name. A file of this package that defines ``MODEL`` is one of them; nothing is listed by hand."""
+"""The models by name. A file of this package that defines ``MODEL`` (or several as ``MODELS``) is found by that;
+nothing is listed by hand."""
 
 from __future__ import annotations
 
@@ -30,7 +31,8 @@ class ZooModel:
     """A model with its inputs.
 
     ``build()`` returns a fresh model, or raises MissingModelError. ``inputs(batch, seed)`` makes a feed for it;
-    ``compared`` names the outputs that count as its result (None: all).
+    ``compared`` names the outputs that count as its result (None: all). ``package`` ships the weights (None: they are
+    made here).
     """
 
     name: str
@@ -39,6 +41,7 @@ class ZooModel:
     inputs: Callable[[int, int], Feed]
     batches: tuple[int, ...] = (1,)
     compared: tuple[str, ...] | None = None
+    package: str | None = None
 
 
 @functools.cache
@@ -46,9 +49,10 @@ def all_models() -> dict[str, ZooModel]:
     """Every model of the zoo by name, whether or not its weights are installed."""
     found: dict[str, ZooModel] = {}
     for module in pkgutil.iter_modules(models.__path__):
-        model = getattr(importlib.import_module(f"models.{module.name}"), "MODEL", None)
-        if isinstance(model, ZooModel):
-            found[model.name] = model
+        contents = importlib.import_module(f"models.{module.name}")
+        for model in (getattr(contents, "MODEL", None), *getattr(contents, "MODELS", ())):
+            if isinstance(model, ZooModel):
+                found[model.name] = model
     return found
 
 

@@ -55,9 +55,12 @@ void copy_on(DeviceContext& device, cudaStream_t stream, void* dst, bool dst_on_
 
 void copy(DeviceContext& device, void* dst, bool dst_on_gpu, const void* src, bool src_on_gpu, size_t bytes) {
   const DeviceGuard guard(device.info().id);
+  if (const ComputeStream* captured = ComputeStream::captured_by_this_thread(); captured && dst_on_gpu && src_on_gpu)
+    return copy_on(device, captured->handle, dst, true, src, true, bytes, /*wait=*/false);
   const std::shared_ptr<SessionMemory> session = session_of(device, dst, dst_on_gpu, src, src_on_gpu);
   const std::shared_ptr<ComputeStream> stream = session ? session->stream.load() : nullptr;
   if (!stream) {
+    require(!ComputeStream::captured_by_this_thread(), "a copy between host and GPU cannot be part of a CUDA graph");
     device.synchronize_streams();
     CUVIL_CUDA(cudaMemcpy(dst, src, bytes, cudaMemcpyDefault));
     // A copy within the device returns before it ran, and streams of the EP do not wait for the default stream.

@@ -105,6 +105,19 @@ DeviceGuard::~DeviceGuard() {
   if (changed_) context_api().set(previous_);
 }
 
+namespace {
+thread_local ComputeStream* captured_here = nullptr;
+}  // namespace
+
+ComputeStream* ComputeStream::captured_by_this_thread() { return captured_here; }
+
+void ComputeStream::set_capturing(bool on) {
+  capturing_ = on;
+  captured_here = on ? this : nullptr;
+}
+
+void ComputeStream::leave_outside_capture() { set_capturing(false); }
+
 ComputeStream::~ComputeStream() {
   if (owned) cudaStreamDestroy(handle);
 }
@@ -118,12 +131,12 @@ void ComputeStream::begin_capture() {
   const std::lock_guard lock(mutex_);
   CUVIL_CUDA(cudaStreamSynchronize(handle));
   CUVIL_CUDA(cudaStreamBeginCapture(handle, cudaStreamCaptureModeThreadLocal));
-  capturing_ = true;
+  set_capturing(true);
 }
 
 cudaGraph_t ComputeStream::end_capture(cudaError_t* error) {
   const std::lock_guard lock(mutex_);
-  capturing_ = false;
+  set_capturing(false);
   cudaGraph_t graph = nullptr;
   *error = cudaStreamEndCapture(handle, &graph);
   if (*error == cudaSuccess) return graph;
@@ -135,7 +148,7 @@ bool ComputeStream::enter_outside_capture() {
   const std::lock_guard lock(mutex_);
   cudaStreamCaptureStatus status = cudaStreamCaptureStatusNone;
   CUVIL_CUDA(cudaStreamIsCapturing(handle, &status));
-  capturing_ = status == cudaStreamCaptureStatusActive;
+  set_capturing(status == cudaStreamCaptureStatusActive);
   return capturing_;
 }
 

@@ -61,9 +61,13 @@ struct ComputeStream {
   bool capturing() const { return capturing_; }
   // For a stream of the application that it captures itself around a run. True when it does; leave after the run.
   bool enter_outside_capture();
-  void leave_outside_capture() { capturing_ = false; }
+  void leave_outside_capture();
+  // The stream that this thread captures a run on; nullptr when it does not. A copy of a captured run must be part of
+  // the capture even where no memory tells which session it belongs to.
+  static ComputeStream* captured_by_this_thread();
 
  private:
+  void set_capturing(bool on);
   std::mutex mutex_;  // a wait and the start of a capture exclude each other
   std::atomic<bool> capturing_ = false;
 };

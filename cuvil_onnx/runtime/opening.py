@@ -37,14 +37,12 @@ class Opened:
     reasons: dict[tuple[str, str], str] = field(default_factory=dict)
 
 
-def open_session(
-    create: Create, resolved: Providers, *, capture: bool, max_graphs: int, may_add_cuda: bool, no_cpu: bool = False
-) -> Opened:
+def open_session(create: Create, resolved: Providers, *, capture: bool, max_graphs: int, may_add_cuda: bool) -> Opened:
     """Creates a session with ``resolved`` providers, whose options are completed in place.
 
-    ``capture``: prepare for CUDA Graphs. ``may_add_cuda``: where ours leaves more than shape arithmetic to the CPU,
-    onnxruntime-gpu's CUDA provider is put behind it; ``no_cpu``: the CPU may run nothing, so that a session without
-    that provider may fail. Raises what ONNX Runtime raises.
+    ``capture``: prepare for CUDA Graphs. ``may_add_cuda``: where ours leaves more than shape arithmetic to the CPU (or
+    nodes that the CPU cannot or may not run), onnxruntime-gpu's CUDA provider is put behind it. Raises what ONNX
+    Runtime raises.
     """
     ours = resolved.ours
     without = _without_own_stream(resolved)
@@ -59,9 +57,8 @@ def open_session(
             try:
                 _create(opened, create, resolved, capture)
             except Exception:
-                if not no_cpu or mixed is None:
+                if mixed is None or not _created(opened, create, mixed, capture):
                     raise
-                _create(opened, create, mixed, capture)
             opened.reasons = read_reasons(path)
             before = _nodes_on_cpu(opened)
             if before and mixed is not None:
@@ -127,6 +124,15 @@ def _create(opened: Opened, create: Create, resolved: Providers, capture: bool) 
         opened.capture = OutsideCapture(opened.session, stream)
 
 
+def _created(opened: Opened, create: Create, resolved: Providers, capture: bool) -> bool:
+    """Whether :func:`_create` succeeded; errors are not reported."""
+    try:
+        _create(opened, create, resolved, capture)
+    except Exception:  # the CUDA provider's libraries are missing, say
+        return False
+    return True
+
+
 def _nodes_on_cpu(opened: Opened) -> int:
     """How many nodes the CPU runs that are no arithmetic on shapes."""
     nodes = assignment(opened.session, opened.reasons, "")
@@ -136,11 +142,7 @@ def _nodes_on_cpu(opened: Opened) -> int:
 def _add_cuda(opened: Opened, create: Create, mixed: Providers, before: int) -> None:
     """Replaces the session by one with both providers, if that takes nodes off the CPU."""
     trial = Opened(None, stream=opened.stream, reasons=opened.reasons)
-    try:
-        _create(trial, create, mixed, capture=False)
-    except Exception:  # its libraries are missing, say: then the CPU does what it would have done without it
-        return
-    if _nodes_on_cpu(trial) < before:
+    if _created(trial, create, mixed, capture=False) and _nodes_on_cpu(trial) < before:
         opened.session = trial.session
         if opened.capture is not None and opened.stream is not None:
             opened.capture = OutsideCapture(trial.session, opened.stream)

@@ -83,10 +83,10 @@ class InferenceSession:
             self._sess_options.add_session_config_entry(_RECORD_PLACEMENT, "1")
 
         # The method is missing before ONNX Runtime 1.23, where options cannot hold providers either.
-        no_cpu = config_entry(self._sess_options, "session.disable_cpu_ep_fallback") == "1"
         if providers is None and getattr(self._sess_options, "has_providers", bool)():
             resolved = Providers([], [], None)  # the caller chose devices on the options: nothing to add
         else:
+            no_cpu = config_entry(self._sess_options, "session.disable_cpu_ep_fallback") == "1"
             resolved = provider_arguments.resolve(providers, provider_options, no_cpu=no_cpu)
         self._cpu_reason = resolved.fallback or ""
         ours = resolved.ours
@@ -97,7 +97,6 @@ class InferenceSession:
                 capture=cuda_graph != NEVER and (ours is None or flag(ours, "enable_cuda_graph", True)),
                 max_graphs=self._cache.limit,
                 may_add_cuda=providers is None,
-                no_cpu=no_cpu,
             )
         self._session, self._stream = self._opened.session, self._opened.stream
         self._graph_reason = self._opened.eager_reason

@@ -15,6 +15,7 @@ from tests.ep import (  # noqa: F401
     scenarios_control_flow,
     scenarios_errors,
     scenarios_gpu,
+    scenarios_outside,
     scenarios_run,
     scenarios_session,
 )

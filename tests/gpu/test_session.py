@@ -205,7 +205,8 @@ def test_empty_batch(session):
             assert s.run(None, {"x": rows(0), "b": B})[0].shape == (0, 4)
 
 
-def test_control_flow_runs_eagerly_and_says_why():
+def test_control_flow_is_captured_for_each_value_of_its_condition():
+    """ONNX Runtime refuses to capture it; the run is recorded from outside, and the condition is part of the key."""
     branch = [
         helper.make_graph(
             [helper.make_node(op, ["x"], [f"{op}_out"], name=f"in_{op}")],
@@ -226,12 +227,11 @@ def test_control_flow_runs_eagerly_and_says_why():
     )
     model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)], ir_version=9)
     with cuvil_onnx.InferenceSession(model) as s:
-        for i in range(4):
+        for i in range(10):
             x, c = rows(2, i), np.array(i % 2 == 0)
             want = np.maximum(x, 0) if c else -x
             np.testing.assert_array_equal(s.run(None, {"x": x, "c": c})[0], want)
-        assert s.placement().cuda_graph.startswith("eager: ")
-        assert len(s.placement().cuda_graph) > len("eager: ")
+        assert s.captured_graphs == 2, s.placement().cuda_graph
 
 
 def test_a_missing_device_is_an_error_not_a_cpu_session():

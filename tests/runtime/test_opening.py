@@ -48,7 +48,7 @@ class Runtime:
 
 def start(create, names=None, capture=True, no_cpu=False):
     resolved = providers.resolve(names, None, no_cpu=no_cpu)
-    return open_session(create, resolved, capture=capture, max_graphs=4, may_add_cuda=names is None, no_cpu=no_cpu)
+    return open_session(create, resolved, capture=capture, max_graphs=4, may_add_cuda=names is None)
 
 
 def test_a_session_that_is_ours_alone_stays_so(monkeypatch):
@@ -108,6 +108,19 @@ def test_the_cuda_provider_first_means_eager_runs(monkeypatch):
 def test_where_the_cpu_is_forbidden_the_cuda_provider_saves_the_session(monkeypatch):
     create = Runtime(monkeypatch, {(OURS, CUDA): [OURS, CUDA]}, fails=[(OURS,)])
     assert start(create, no_cpu=True).session.nodes == [OURS, CUDA]
+
+
+def test_a_node_that_the_cpu_cannot_run_brings_the_cuda_provider_too(monkeypatch):
+    create = Runtime(monkeypatch, {(OURS, CUDA, CPU): [OURS, CUDA]}, fails=[(OURS, CPU)])
+    opened = start(create)
+    assert opened.session.nodes == [OURS, CUDA]
+    assert isinstance(opened.capture, OutsideCapture)
+
+
+def test_the_first_error_is_reported_when_nothing_helps(monkeypatch):
+    create = Runtime(monkeypatch, {(OURS, CPU): []}, fails=[(OURS, CPU), (OURS, CUDA, CPU)])
+    with pytest.raises(RuntimeError, match="OURS alone"):
+        start(lambda chosen: create(chosen) if chosen.cuda else (_ for _ in ()).throw(RuntimeError("OURS alone")))
 
 
 def test_a_failure_gives_the_stream_back(monkeypatch, machine):

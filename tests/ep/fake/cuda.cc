@@ -19,22 +19,27 @@
 #include "test_kernels.h"
 
 using Job = std::function<void()>;
+enum Kind { kKernel, kCopy, kCopyOfHost };
+struct Node {  // of a graph
+  Job job;
+  Kind kind;
+};
 
 struct CUstream_st {
   std::deque<Job> pending;
   uint64_t done = 0, given = 0;
   bool capturing = false, invalid = false;
-  std::vector<Job> captured;
+  std::vector<Node> captured;
 };
 struct CUevent_st {
   cudaStream_t stream = nullptr;
   uint64_t at = 0;
 };
 struct CUgraph_st {
-  std::vector<Job> jobs;
+  std::vector<Node> nodes;
 };
 struct CUgraphExec_st {
-  std::vector<Job> jobs;
+  std::vector<Node> nodes;
 };
 
 namespace {
@@ -92,9 +97,9 @@ void drain_all() {
   for (cudaStream_t s : streams) drain(s, s->given);
 }
 
-cudaError_t give(cudaStream_t s, Job job) {
+cudaError_t give(cudaStream_t s, Job job, Kind kind = kKernel) {
   if (s->capturing) {
-    s->captured.push_back(std::move(job));
+    s->captured.push_back({std::move(job), kind});
   } else {
     s->pending.push_back(std::move(job));
     ++s->given;
@@ -237,7 +242,8 @@ cudaError_t cudaMemcpyAsync(void* dst, const void* src, size_t bytes, cudaMemcpy
     auto staged = std::make_shared<std::vector<char>>(bytes_of, bytes_of + bytes);
     return give(s, [=] { std::memcpy(dst, staged->data(), bytes); });
   }
-  give(s, [=] { std::memmove(dst, src, bytes); });
+  const bool on_device = inside(device_blocks, dst) && inside(device_blocks, src);
+  give(s, [=] { std::memmove(dst, src, bytes); }, on_device ? kCopy : kCopyOfHost);
   if (to_pageable && !s->capturing) drain(s, s->given);
   return cudaSuccess;
 }
@@ -316,7 +322,7 @@ cudaError_t cudaStreamEndCapture(cudaStream_t s, cudaGraph_t* graph) {
   return cudaSuccess;
 }
 cudaError_t cudaGraphInstantiate(cudaGraphExec_t* executable, cudaGraph_t graph, unsigned long long) {
-  *executable = new CUgraphExec_st{graph->jobs};
+  *executable = new CUgraphExec_st{graph->nodes};
   return cudaSuccess;
 }
 cudaError_t cudaGraphDestroy(cudaGraph_t graph) {
@@ -329,7 +335,7 @@ cudaError_t cudaGraphExecDestroy(cudaGraphExec_t executable) {
 }
 cudaError_t cudaGraphLaunch(cudaGraphExec_t executable, cudaStream_t s) {
   const Lock guard(lock);
-  for (const Job& job : executable->jobs) give(s, job);
+  for (const Node& node : executable->nodes) give(s, node.job);
   return cudaSuccess;
 }
 
@@ -354,7 +360,21 @@ FAKE_EXPORT cudaGraph_t fake_end_capture(cudaStream_t s) {
 }
 FAKE_EXPORT void fake_launch(cudaGraph_t graph, cudaStream_t s) {
   const Lock guard(lock);
-  for (const Job& job : graph->jobs) give(s, job);
+  for (const Node& node : graph->nodes) give(s, node.job);
+}
+
+// What the driver tells about the nodes of a graph.
+FAKE_EXPORT int cuGraphGetNodes(cudaGraph_t graph, Node** nodes, size_t* count) {
+  *count = graph->nodes.size();
+  for (size_t i = 0; nodes && i < *count; ++i) nodes[i] = &graph->nodes[i];
+  return 0;
+}
+FAKE_EXPORT int cuGraphNodeGetType(const Node* node, int* type) { return *type = node->kind == kKernel ? 0 : 1, 0; }
+FAKE_EXPORT int cuGraphMemcpyNodeGetParams(const Node* node, char* params) {
+  const int type = node->kind == kCopy ? 2 : 1;  // device memory, or some of the host's
+  for (const size_t memory_type_of_one_end : {32, 88 + 32})
+    std::memcpy(params + memory_type_of_one_end, &type, sizeof type);
+  return 0;
 }
 
 namespace cuvil::ep {

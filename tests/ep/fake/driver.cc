@@ -89,10 +89,25 @@ DRIVER cuMemcpyDtoDAsync_v2(unsigned long long to, unsigned long long from, size
   return status(cudaMemcpyAsync(device(to), device(from), bytes, cudaMemcpyDefault, s));
 }
 
-// Only measurements make these.
+DRIVER cuStreamBeginCapture_v2(cudaStream_t s, int) {
+  NEEDS_CONTEXT;
+  return status(cudaStreamBeginCapture(s, cudaStreamCaptureModeThreadLocal));
+}
+DRIVER cuStreamEndCapture(cudaStream_t s, cudaGraph_t* graph) {
+  NEEDS_CONTEXT;
+  return status(cudaStreamEndCapture(s, graph));
+}
+DRIVER cuGraphInstantiateWithFlags(cudaGraphExec_t* executable, cudaGraph_t graph, unsigned long long flags) {
+  NEEDS_CONTEXT;
+  return status(cudaGraphInstantiate(executable, graph, flags));
+}
+DRIVER cuGraphLaunch(cudaGraphExec_t executable, cudaStream_t s) {
+  NEEDS_CONTEXT;
+  return status(cudaGraphLaunch(executable, s));
+}
+DRIVER cuGraphDestroy(cudaGraph_t graph) { return status(cudaGraphDestroy(graph)); }
+DRIVER cuGraphExecDestroy(cudaGraphExec_t executable) { return status(cudaGraphExecDestroy(executable)); }
+
+// Only measurements, and memory of unknown kinds, come here.
 DRIVER cuMemsetD8Async(unsigned long long, unsigned char, size_t, cudaStream_t) { return kInvalidValue; }
-DRIVER cuStreamBeginCapture_v2(cudaStream_t, int) { return kInvalidValue; }
-DRIVER cuStreamEndCapture(cudaStream_t, cudaGraph_t*) { return kInvalidValue; }
-DRIVER cuGraphGetNodes(cudaGraph_t, void**, size_t*) { return kInvalidValue; }
-DRIVER cuGraphNodeGetType(void*, int*) { return kInvalidValue; }
-DRIVER cuGraphDestroy(cudaGraph_t) { return kInvalidValue; }
+DRIVER cuPointerGetAttribute(void*, int, unsigned long long) { return kInvalidValue; }

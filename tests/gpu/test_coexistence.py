@@ -1,0 +1,175 @@
+"""Ours and onnxruntime-gpu's CUDA provider in one session: both orders, one stream, no copies between, captured.
+
+Needs a GPU and onnxruntime-gpu. ``com.microsoft::ComplexMul`` stands for an op that only the other provider has; what
+it computes here is checked against NumPy's complex product, exactly: the factors are small whole numbers.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import onnx
+import onnxruntime as ort
+import pytest
+from onnx import TensorProto, helper
+
+import cuvil_onnx
+from cuvil_onnx.bench.device_io import BoundIO
+from cuvil_onnx.runtime.cuda_driver import Stream, context
+from cuvil_onnx.runtime.cuda_graph import record
+from cuvil_onnx.runtime.providers import CPU, CUDA
+from cuvil_onnx.runtime.registration import EP_NAME, unavailable_reason
+
+pytestmark = [
+    pytest.mark.skipif(unavailable_reason() is not None, reason=str(unavailable_reason())),
+    pytest.mark.skipif(CUDA not in ort.get_available_providers(), reason="onnxruntime-gpu is not installed"),
+]
+ORDERS = [[EP_NAME, CUDA, CPU], [CUDA, EP_NAME, CPU]]
+
+
+def model(foreign: str = "ComplexMul") -> onnx.ModelProto:
+    """y = (relu(x) * f) * f + relu(x), the products by the other provider's op."""
+    nodes = [
+        helper.make_node("Relu", ["x"], ["a"], name="relu"),
+        helper.make_node(foreign, ["a", "f"], ["b"], name="first", domain="com.microsoft"),
+        helper.make_node("Neg", ["b"], ["c"], name="neg"),
+        helper.make_node(foreign, ["c", "f"], ["d"], name="second", domain="com.microsoft"),
+        helper.make_node("Sub", ["a", "d"], ["y"], name="sub"),
+    ]
+    sizes = ["N", 8, 2]
+    graph = helper.make_graph(
+        nodes,
+        "g",
+        [helper.make_tensor_value_info(n, TensorProto.FLOAT, sizes) for n in ("x", "f")],
+        [helper.make_tensor_value_info("y", TensorProto.FLOAT, sizes)],
+    )
+    opsets = [helper.make_opsetid("", 18), helper.make_opsetid("com.microsoft", 1)]
+    return helper.make_model(graph, opset_imports=opsets, ir_version=9)
+
+
+def feed(rows: int, seed: int) -> dict[str, np.ndarray]:
+    rng = np.random.default_rng(seed)
+    return {n: rng.integers(-4, 5, (rows, 8, 2)).astype(np.float32) for n in ("x", "f")}
+
+
+def expected(f: dict[str, np.ndarray]) -> np.ndarray:
+    a, factor = np.maximum(f["x"], 0), f["f"][..., 0] + 1j * f["f"][..., 1]
+    product = (a[..., 0] + 1j * a[..., 1]) * factor * factor
+    return a + np.stack([product.real, product.imag], -1).astype(np.float32)
+
+
+def check(session, rows: int, seed: int) -> None:
+    values = feed(rows, seed)
+    np.testing.assert_array_equal(session.run(None, values)[0], expected(values))
+
+
+def test_a_session_takes_the_cuda_provider_for_what_ours_lacks_and_is_captured():
+    with cuvil_onnx.InferenceSession(model()) as session:
+        assert session.get_providers() == ORDERS[0]
+        where = {n.node: n.provider for n in session.placement()}
+        assert where["first"] == where["second"] == CUDA
+        assert where["relu"] == where["sub"] == EP_NAME
+        for seed in range(8):
+            check(session, 3, seed)
+        assert session.captured_graphs == 1, session.placement().cuda_graph
+        for seed in range(8):
+            check(session, 3 + 200 * (seed % 2), seed)
+        assert session.captured_graphs == 2, session.placement().cuda_graph
+
+
+def test_capture_at_first_use_device_outputs_and_release():
+    with cuvil_onnx.InferenceSession(model(), cuda_graph="always", max_captured_graphs=2) as session:
+        for i in range(12):
+            values = feed(1 + i % 3, i)
+            (y,) = session.run(None, values, output="device")
+            np.testing.assert_array_equal(y.numpy(), expected(values))
+        assert session.captured_graphs == 2
+
+
+def test_a_binding_of_fixed_addresses_is_captured():
+    with cuvil_onnx.InferenceSession(model()) as session:
+        values = feed(5, 1)
+        io = BoundIO(session, values, {"y": expected(values)})
+        for _ in range(4):
+            session.run_with_iobinding(io.binding)
+        np.testing.assert_array_equal(io.read()["y"], expected(values))
+        assert session.captured_graphs == 1, session.placement().cuda_graph
+
+
+@pytest.mark.parametrize("order", ORDERS, ids=["ours_first", "cuda_first"])
+def test_either_order_is_right(order):
+    with cuvil_onnx.InferenceSession(model(), providers=order) as session:
+        for seed in range(40):
+            check(session, 1 + 37 * seed % 300, seed)
+        for seed in range(6):
+            check(session, 64, seed)
+        if order[0] == CUDA:
+            assert session.captured_graphs == 0
+            assert "comes first" in session.placement().cuda_graph
+
+
+@pytest.mark.parametrize("order", ORDERS, ids=["ours_first", "cuda_first"])
+def test_plain_sessions_are_captured_from_outside_without_copies(order):
+    """As an application does it by hand: one stream for both providers, warm runs, one unsynchronised run recorded."""
+    stream = Stream(context(0))
+    options = [{"user_compute_stream": str(stream.handle)} if name != CPU else {} for name in order]
+    session = ort.InferenceSession(model().SerializeToString(), None, order, options, enable_fallback=0)
+    values = feed(33, 0)
+    x, f = (ort.OrtValue.ortvalue_from_numpy(values[n], "cuda", 0) for n in ("x", "f"))
+    y = ort.OrtValue.ortvalue_from_numpy(np.full((33, 8, 2), -7, np.float32), "cuda", 0)
+    binding = session.io_binding()
+    binding.bind_ortvalue_input("x", x)
+    binding.bind_ortvalue_input("f", f)
+    binding.bind_ortvalue_output("y", y)
+    run_options = ort.RunOptions()
+    run_options.add_run_config_entry("gpu_graph_id", "-1")
+    run_options.add_run_config_entry("disable_synchronize_execution_providers", "1")
+    with stream.context:
+        for _ in range(3):
+            session.run_with_iobinding(binding, run_options)
+        stream.synchronize()
+        graph = record(stream, lambda: session.run_with_iobinding(binding, run_options))
+        kinds = [node.kind for node in graph.nodes()]
+        assert kinds.count("kernel") >= 4  # Relu, two products, and what is left of Neg and Sub
+        assert set(kinds) <= {"kernel", "memset", "empty"}
+        graph.instantiate()
+        for seed in range(10):
+            values = feed(33, seed)
+            x.update_inplace(values["x"])
+            f.update_inplace(values["f"])
+            graph.launch(stream)
+            stream.synchronize()
+            np.testing.assert_array_equal(y.numpy(), expected(values))
+
+
+def test_a_model_of_ours_alone_leaves_the_cuda_provider_out():
+    graph = helper.make_graph(
+        [helper.make_node("Relu", ["x"], ["y"])],
+        "g",
+        [helper.make_tensor_value_info("x", TensorProto.FLOAT, ["N"])],
+        [helper.make_tensor_value_info("y", TensorProto.FLOAT, ["N"])],
+    )
+    alone = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)], ir_version=9)
+    with cuvil_onnx.InferenceSession(alone) as session:
+        assert session.get_providers() == [EP_NAME, CPU]
+
+
+def test_what_neither_has_runs_on_the_cpu_eagerly_and_right():
+    """Det of a matrix that was computed on the GPU: its copy to the host cannot be part of a graph."""
+    graph = helper.make_graph(
+        [
+            helper.make_node("Add", ["x", "x"], ["a"], name="add"),
+            helper.make_node("Det", ["a"], ["b"], name="det"),
+            helper.make_node("Neg", ["b"], ["y"], name="neg"),
+        ],
+        "g",
+        [helper.make_tensor_value_info("x", TensorProto.FLOAT, ["N", 2, 2])],
+        [helper.make_tensor_value_info("y", TensorProto.FLOAT, ["N"])],
+    )
+    given = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)], ir_version=9)
+    with cuvil_onnx.InferenceSession(given) as session:
+        for i in range(6):
+            x = np.random.default_rng(i).integers(-4, 5, (3, 2, 2)).astype(np.float32)
+            want = -4 * (x[:, 0, 0] * x[:, 1, 1] - x[:, 0, 1] * x[:, 1, 0])
+            np.testing.assert_allclose(session.run(None, {"x": x})[0], want, atol=1e-4)  # by way of an LU factorisation
+        assert session.captured_graphs == 0
+        assert "between host and GPU" in session.placement().cuda_graph
