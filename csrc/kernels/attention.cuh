@@ -1,4 +1,4 @@
-// softmax(Q K^T * scale + mask) V without a cache: encoder and cross attention.
+// softmax(Q K^T * scale + mask) V over keys that lie in memory: encoder, cross and cached attention.
 #pragma once
 
 #include <cuda_runtime_api.h>
@@ -36,14 +36,25 @@ struct AttentionParams {
   int head_size = 0;
   int v_head_size = 0;
   float scale = 1;
-  bool causal = false;            // query i sees keys 0 .. i
+  float softcap = 0;              // above 0: scores become softcap * tanh(score / softcap) before the mask
+  bool causal = false;            // query i sees no key after its place, i + offset
   bool masked_rows_zero = false;  // rows that see no key give 0; else NaN, as 0 / 0 does
+
+  // What else bounds the keys that a query sees.
+  int left = -1, right = -1;      // at most so many keys before and after its place; -1 for any number
+  int offset = 0;                 // the place of the first query among the keys
+  const void* lengths = nullptr;  // [batch]: keys from there on are not seen
+  bool lengths64 = false;         // they are int64, else int32
+  int length_bias = 0;            // added to each of them
+  bool offset_by_length = false;  // the last query stands at the last key: offset is length - s
+  bool sink = false;              // exp(sinks[head]) joins the sum of exponentials
+  const void* sinks = nullptr;    // [heads] of dtype; null for 0
 };
 
 // Largest head_size and v_head_size.
 constexpr int kMaxHeadSize = 256;
 
-// cudaErrorInvalidValue for another dtype or a larger head.
+// cudaErrorInvalidValue for another dtype, a larger head, or s + t above INT_MAX.
 cudaError_t launch_attention(const AttentionParams& p, cudaStream_t stream);
 
 }  // namespace cuvil

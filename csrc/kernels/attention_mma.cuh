@@ -6,6 +6,7 @@
 #pragma once
 
 #include "kernels/attention_mma_parts.cuh"
+#include "kernels/attention_range.cuh"
 
 namespace cuvil {
 
@@ -38,7 +39,9 @@ __global__ void __launch_bounds__(Tl::kThreads) attention_kernel(const Attention
   const T* value = static_cast<const T*>(p.v) + batch * p.v_strides.batch + kv_head * p.v_strides.head;
   const int64_t mask_base = batch * p.mask_strides[0] + head * p.mask_strides[1];
 
-  const int end = p.causal ? min(p.t, block_row + Tl::Bm) : p.t;  // keys that some query of this block sees
+  // Keys that some query of this block sees.
+  const KeyRange range = key_range(p, batch);
+  const int begin = range.begin(block_row) / Bn * Bn, end = range.end(min(block_row + Tl::Bm, p.s) - 1);
   const int buffers = Tl::buffers(p), group_bytes = buffers * Tl::kBufferBytes;
   T* keys = reinterpret_cast<T*>(shared + group * group_bytes);
   T* values = keys + buffers * Tl::kTileElements;
@@ -54,12 +57,12 @@ __global__ void __launch_bounds__(Tl::kThreads) attention_kernel(const Attention
     return thread < Bn && j < p.t ? mask_value<T>(p.mask, p.mask_dtype, mask_base + j * p.mask_strides[3]) : 0.f;
   };
 
-  load_keys(0, group * Bn);
+  load_keys(0, begin + group * Bn);
   commit_copies();
-  load_values(0, group * Bn);
+  load_values(0, begin + group * Bn);
   commit_copies();
   if constexpr (Tl::kKeyMask) {
-    if (thread < Bn) key_mask[thread] = read_key_mask(group * Bn);
+    if (thread < Bn) key_mask[thread] = read_key_mask(begin + group * Bn);
   }
 
   uint32_t a[Mt][D / 16][4];  // this warp's queries
@@ -81,11 +84,11 @@ __global__ void __launch_bounds__(Tl::kThreads) attention_kernel(const Attention
   const float factor = Tl::kNoMask ? p.scale * kLog2e : kLog2e;
   Rows<Tl> rows;
   // All groups take the same number of steps, so that they meet at the barriers; keys past the end count for nothing.
-  for (int step = 0; step * Bn * Tl::Split < end; ++step) {
-    const int start = (step * Tl::Split + group) * Bn, next = start + Bn * Tl::Split, buffer = step % 2;
+  for (int step = 0; begin + step * Bn * Tl::Split < end; ++step) {
+    const int start = begin + (step * Tl::Split + group) * Bn, next = start + Bn * Tl::Split, buffer = step % 2;
     const T* tile_keys = keys + buffer * Tl::kTileElements;
     const T* tile_values = values + buffer * Tl::kTileElements;
-    const bool more = (step + 1) * Bn * Tl::Split < end;
+    const bool more = begin + (step + 1) * Bn * Tl::Split < end;
     [[maybe_unused]] float next_mask = 0;
     MaskTile<Tl, typename Tl::MaskElement> mask;
     if constexpr (Tl::kFullMask) {
@@ -134,13 +137,15 @@ __global__ void __launch_bounds__(Tl::kThreads) attention_kernel(const Attention
         for (int n = 0; n < Bn / 8; ++n) {
 #pragma unroll
           for (int i = 0; i < 4; ++i) {
-            s[m][n][i] = fmaf(s[m][n][i], p.scale, p.mask ? mask_addend(mask.v[m][i / 2][n][i % 2]) : 0.f);
+            const float add = p.mask ? mask_addend(mask.v[m][i / 2][n][i % 2]) : 0.f;
+            s[m][n][i] =
+                p.softcap > 0 ? soft_capped(s[m][n][i] * p.scale, p.softcap) + add : fmaf(s[m][n][i], p.scale, add);
           }
         }
       }
     }
-    // Keys past the end and, in tiles that reach past the diagonal, keys after the query.
-    if (start + Bn > p.t || (p.causal && start + Bn > warp_row)) {
+    // Keys that not all queries of this warp see.
+    if (start + Bn > range.end(warp_row) || start < range.begin(warp_row + 16 * Mt - 1)) {
 #pragma unroll
       for (int m = 0; m < Mt; ++m) {
 #pragma unroll
@@ -148,7 +153,7 @@ __global__ void __launch_bounds__(Tl::kThreads) attention_kernel(const Attention
 #pragma unroll
           for (int i = 0; i < 4; ++i) {
             const int row = warp_row + m * 16 + g + i / 2 * 8, col = start + n * 8 + 2 * q + i % 2;
-            if (col >= p.t || (p.causal && col > row)) s[m][n][i] = -INFINITY;
+            if (col < range.begin(row) || col >= range.end(row)) s[m][n][i] = -INFINITY;
           }
         }
       }
@@ -207,6 +212,7 @@ __global__ void __launch_bounds__(Tl::kThreads) attention_kernel(const Attention
     }
   }
 
+  wait_copies<0>();  // of blocks without keys
   if constexpr (Tl::Split > 1) merge_groups(rows, shared, group_bytes, group, thread, factor);
   if (group > 0) return;
   T* y = static_cast<T*>(p.y) + batch * p.y_strides.batch + head * p.y_strides.head;
@@ -215,7 +221,15 @@ __global__ void __launch_bounds__(Tl::kThreads) attention_kernel(const Attention
 #pragma unroll
     for (int h = 0; h < 2; ++h) {
       const int row = warp_row + m * 16 + g + h * 8;
-      const float scale = row_scale(warp_reduce<4>(rows.sum[m][h], Sum()), p.masked_rows_zero);
+      rows.sum[m][h] = warp_reduce<4>(rows.sum[m][h], Sum());
+      if constexpr (Tl::kFullMask) {
+        if (p.sink) {
+          const float sink = sink_of<T>(p, head);
+          const float base = rows.raise(m, h, sink, factor);
+          rows.sum[m][h] += fast_exp2((sink - base) * factor);
+        }
+      }
+      const float scale = row_scale(rows.sum[m][h], p.masked_rows_zero);
       if (row >= p.s) continue;
 #pragma unroll
       for (int d = 0; d < D / 8; ++d) {
@@ -270,8 +284,9 @@ cudaError_t launch_masked(const AttentionParams& p, cudaStream_t stream) {
 
 template <typename T>
 cudaError_t launch(const AttentionParams& p, cudaStream_t stream) {
-  if (!p.mask && p.scale > 0) return launch_masked<T, NoMask>(p, stream);
-  if (p.mask && p.mask_strides[2] == 0) return launch_masked<T, KeyMask>(p, stream);
+  const bool plain = p.softcap <= 0 && !p.sink;
+  if (!p.mask && p.scale > 0 && plain) return launch_masked<T, NoMask>(p, stream);
+  if (p.mask && p.mask_strides[2] == 0 && plain) return launch_masked<T, KeyMask>(p, stream);
   if (p.mask && p.mask_dtype == DType::kBool) return launch_masked<T, FullMask<bool>>(p, stream);
   if (p.mask && p.mask_dtype == DType::kF32) return launch_masked<T, FullMask<float>>(p, stream);
   return launch_masked<T, FullMask<T>>(p, stream);

@@ -17,7 +17,8 @@ using namespace device;
 // How a kernel meets the mask.
 struct NoMask {};   // and a positive scale, which folds into the exponent
 struct KeyMask {};  // the same for all queries (padding): a tile's part lies in shared memory
-// Anything, of elements E, read from global memory; also no mask with a scale that is not positive.
+// Anything, of elements E, read from global memory; also no mask with a scale that is not positive, soft-capped scores
+// and a sink.
 template <typename E>
 struct FullMask {};
 

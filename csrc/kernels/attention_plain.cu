@@ -2,6 +2,7 @@
 #include "device/reduce.cuh"
 #include "device/tensor_core.cuh"
 #include "kernels/attention_plain.cuh"
+#include "kernels/attention_range.cuh"
 
 namespace cuvil {
 namespace {
@@ -142,7 +143,9 @@ __global__ void __launch_bounds__(Tl::kThreads) attention_plain(const AttentionP
   const T* key = static_cast<const T*>(p.k) + batch * p.k_strides.batch + kv_head * p.k_strides.head;
   const T* value = static_cast<const T*>(p.v) + batch * p.v_strides.batch + kv_head * p.v_strides.head;
   const int64_t mask_base = batch * p.mask_strides[0] + head * p.mask_strides[1];
-  const int end = p.causal ? min(p.t, block_row + Tl::Bm) : p.t;  // keys that some query of this block sees
+  // Keys that some query of this block sees.
+  const KeyRange range = key_range(p, batch);
+  const int begin = range.begin(block_row) / Bn * Bn, end = range.end(min(block_row + Tl::Bm, p.s) - 1);
   const auto load_keys = [&](int start) {
     load_rows<Tl, Bn, Tl::kGroup>(keys, Tl::kRow, key, p.k_strides.row, start, p.t, p.head_size, thread);
   };
@@ -151,14 +154,14 @@ __global__ void __launch_bounds__(Tl::kThreads) attention_plain(const AttentionP
   };
 
   load_rows<Tl, Tl::Bm, Tl::kThreads>(queries, D, query, p.q_strides.row, block_row, p.s, p.head_size, threadIdx.x);
-  load_keys(group * Bn);
+  load_keys(begin + group * Bn);
   commit_copies();
-  load_values(group * Bn);
+  load_values(begin + group * Bn);
   commit_copies();
 
   Rows<Tl> rows;
   // All groups take the same number of steps, so that they meet at the barriers; keys past the end count for nothing.
-  for (int step = 0; step < end; step += kStep) {
+  for (int step = begin; step < end; step += kStep) {
     const int start = step + group * Bn;
     const bool more = step + kStep < end;
     wait_copies<1>();  // the keys are here; the values may still be on their way
@@ -187,19 +190,19 @@ __global__ void __launch_bounds__(Tl::kThreads) attention_plain(const AttentionP
 
 #pragma unroll
     for (int r = 0; r < R; ++r) {
-      const int row = block_row + first + r;
+      const int row = block_row + first + r, row_begin = range.begin(row), row_end = range.end(row);
       float high = -INFINITY;
 #pragma unroll
       for (int c = 0; c < kCols; ++c) {
         const int col = start + x + 16 * c;
-        if (col >= p.t || (p.causal && col > row)) {
+        if (col < row_begin || col >= row_end) {
           s[r][c] = -INFINITY;
         } else {
           float add = 0;
           if (p.mask && row < p.s) {
             add = mask_value<T>(p.mask, p.mask_dtype, mask_base + row * p.mask_strides[2] + col * p.mask_strides[3]);
           }
-          s[r][c] = fmaf(s[r][c], p.scale, add);
+          s[r][c] = p.softcap > 0 ? soft_capped(s[r][c] * p.scale, p.softcap) + add : fmaf(s[r][c], p.scale, add);
         }
         high = fmaxf(high, s[r][c]);
       }
@@ -241,6 +244,7 @@ __global__ void __launch_bounds__(Tl::kThreads) attention_plain(const AttentionP
     commit_copies();
   }
 
+  wait_copies<0>();  // of blocks without keys
 #pragma unroll
   for (int r = 0; r < R; ++r) rows.sum[r] = warp_reduce<16>(rows.sum[r], Sum());
   if constexpr (Tl::Split > 1) merge_groups(rows, shares, group, x, first);
@@ -250,6 +254,11 @@ __global__ void __launch_bounds__(Tl::kThreads) attention_plain(const AttentionP
   for (int r = 0; r < R; ++r) {
     const int row = block_row + first + r;
     if (row >= p.s) continue;
+    if (p.sink) {
+      const float sink = sink_of<T>(p, head);
+      const float base = rows.raise(r, sink);
+      rows.sum[r] += expf(sink - base);
+    }
     const float scale = row_scale(rows.sum[r], p.masked_rows_zero);
 #pragma unroll
     for (int i = 0; i < Tl::kParts; ++i) {

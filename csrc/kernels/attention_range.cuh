@@ -1,0 +1,42 @@
+// Which keys a query of an attention kernel sees by its place, whatever the mask.
+#pragma once
+
+#include "device/vec.cuh"
+#include "kernels/attention.cuh"
+
+namespace cuvil {
+
+// Of one batch entry. Query `row` sees keys [begin(row), end(row)), which may be empty; both grow with the row.
+struct KeyRange {
+  int length;  // no key from here on
+  int behind;  // begin is row + behind
+  int ahead;   // end is row + ahead
+
+  __device__ __forceinline__ int begin(int row) const { return max(0, row + behind); }
+  __device__ __forceinline__ int end(int row) const { return min(length, row + ahead); }
+};
+
+// s + t is at most INT_MAX. What lies outside of [-t, t] is as good as there: rows are below s.
+__device__ __forceinline__ KeyRange key_range(const AttentionParams& p, int64_t batch) {
+  int64_t length = p.t;
+  if (p.lengths) {
+    length =
+        p.lengths64 ? static_cast<const int64_t*>(p.lengths)[batch] : static_cast<const int32_t*>(p.lengths)[batch];
+    length += p.length_bias;
+  }
+  const int64_t offset = p.offset_by_length ? length - p.s : p.offset, t = p.t, s = p.s;
+  const int right = p.causal ? 0 : p.right;
+  const auto clamp = [&](int64_t place) { return static_cast<int>(min(max(place, -s), t)); };
+  return {static_cast<int>(min(max(length, int64_t{0}), t)), p.left < 0 ? -p.s : clamp(offset - p.left),
+          right < 0 ? p.t : clamp(offset + right + 1)};
+}
+
+// The score that joins a row's sum besides those of its keys.
+template <typename T>
+__device__ __forceinline__ float sink_of(const AttentionParams& p, int head) {
+  return p.sinks ? device::to_compute(static_cast<const T*>(p.sinks)[head]) : 0.f;
+}
+
+__device__ __forceinline__ float soft_capped(float score, float cap) { return cap * tanhf(score / cap); }
+
+}  // namespace cuvil
