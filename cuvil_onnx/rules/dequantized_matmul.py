@@ -29,10 +29,9 @@ class DequantizedMatMul(Rule):
     """See the module's text."""
 
     name = "dequantized_matmul"
-    phase = Phase.EPILOGUE
+    phase = Phase.STRUCTURAL  # before projections of one tensor are joined
     exactness = Exactness.ROUNDING
     roots = (("", "MatMul"), ("", "Gemm"), ("cuvil", "FusedMatMul"))
-    priority = -1  # after matmul_epilogue, whose result it takes as well
 
     def match(self, node: ir.Node, ctx: GraphContext) -> Match | Refusal | None:
         a, b = node.inputs[:2]

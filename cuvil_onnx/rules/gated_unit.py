@@ -1,7 +1,7 @@
 """Computes a gated unit (SwiGLU, GeGLU, GLU) in one pass over one product.
 
 Before: activation(g) * u, where g and u are the halves of one tensor (Split or Slice), or x Wg + bg and x Wu + bu with
-        constant weights of one shape.
+        constant weights of one shape, in floats or quantized alike.
 After:  cuvil::GatedUnit(x [Wg Wu] + [bg bu]): one product in place of two, and one pass that reads both halves where
         they are, instead of two that cut them out and a third.
 Exactness: rounding; the larger product may sum in another order, and 16-bit types round once.
@@ -18,7 +18,7 @@ from cuvil_onnx.rewrite.rule import Exactness, Match, Phase, Refusal, Replacemen
 from cuvil_onnx.rules import _activation
 from cuvil_onnx.rules._common import FLOATS, dims, make
 from cuvil_onnx.rules._parts import contiguous
-from cuvil_onnx.rules._projection import join, projection
+from cuvil_onnx.rules._projection import join, joinable, projection
 
 LOWEST_OPSET = 11  # for the body
 
@@ -29,7 +29,7 @@ class GatedUnit(Rule):
     name = "gated_unit"
     phase = Phase.STRUCTURAL
     exactness = Exactness.ROUNDING
-    roots = (("", "Split"), ("", "Slice"), ("", "MatMul"), ("", "Add"))
+    roots = (("", "Split"), ("", "Slice"), ("", "MatMul"), ("cuvil", "MatMulInt4"), ("", "Add"))
 
     def match(self, node: ir.Node, ctx: GraphContext) -> Match | Refusal | None:
         for gate in node.outputs:
@@ -59,7 +59,7 @@ class GatedUnit(Rule):
         parts = [p for p in (projection(v, ctx) for v in (gate, up)) if p is not None]
         if len(parts) != 2 or parts[0].x is not parts[1].x:
             return None
-        if dims(parts[0].weight, ctx) != dims(parts[1].weight, ctx):
+        if dims(parts[0].weight, ctx) != dims(parts[1].weight, ctx) or not joinable(parts, ctx):
             return None
         if ctx.opset() < LOWEST_OPSET:
             return Refusal(f"gated units need opset {LOWEST_OPSET}, the model has {ctx.opset()}", product)

@@ -16,7 +16,7 @@ from cuvil_onnx.rewrite.graph import GraphContext
 from cuvil_onnx.rewrite.rule import Exactness, Match, Phase, Refusal, Replacement, Rule
 from cuvil_onnx.rules._common import dims, make, unused
 from cuvil_onnx.rules._parts import contiguous
-from cuvil_onnx.rules._projection import Projection, join, projection
+from cuvil_onnx.rules._projection import Projection, join, joinable, projection
 
 _SAME = ("rotary_dim", "interleaved", "per_pair")
 _KEPT = ("num_heads", "kv_num_heads", "scale", "causal", "masked_rows_zero")
@@ -54,6 +54,8 @@ class QkvPacking(Rule):
         if cut is None:
             if any(p.x is not parts[0].x for p in parts):
                 return Refusal("queries, keys and values are projected from different tensors", node)
+            if not joinable(parts, ctx):
+                return Refusal("queries, keys and values have weights of different types or groups", node)
             nodes += [n for p in parts for n in p.nodes]
             removed += [n.outputs[0] for p in parts for n in p.nodes]
         left: list[ir.Node] = []

@@ -78,9 +78,15 @@ def test_its_quantized_weights_come_back_without_loss(session, tokenizer):
     assert len(summary.layers) == 211 and {layer.relative_error for layer in summary.layers} == {0.0}
     options = onnxruntime.SessionOptions()
     options.add_session_config_entry("session.qdq_matmulnbits_accuracy_level", "1")  # activations stay float32
-    data = result.model.SerializeToString()
-    quantized = onnxruntime.InferenceSession(data, options, providers=["CPUExecutionProvider"])
     feed = smollm2.inputs(1, 0)
-    want, got = (s.run(["logits"], feed)[0] for s in (session, quantized))
-    # Of logits up to 30, through 30 layers; 3e-4 was seen.
-    np.testing.assert_allclose(got, want, atol=2e-3)
+    want = session.run(["logits"], feed)[0]
+    optimized = cuvil_onnx.optimize(result.model, verify=False)
+    # A layer: one product for queries, keys and values, one for gate and up, two more; the head.
+    kinds = optimized.report.after.ops
+    assert kinds["cuvil::MatMulInt4"] == 4 * 30 + 1
+    assert kinds["cuvil::Attention"] == kinds["cuvil::GatedUnit"] == 30
+    for model in (result.model, optimized.model):
+        data = model.SerializeToString()
+        quantized = onnxruntime.InferenceSession(data, options, providers=["CPUExecutionProvider"])
+        # Of logits up to 30, through 30 layers; 3e-4 was seen.
+        np.testing.assert_allclose(quantized.run(["logits"], feed)[0], want, atol=2e-3)

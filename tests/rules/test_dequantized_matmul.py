@@ -135,7 +135,7 @@ def test_codes_of_8_bits_that_fit_4_become_4(kind):
 def test_an_epilogue_comes_along():
     text = f"{TWO} {{ {GROUPED} p = MatMul(x, w) a = Add(p, b) c = Add(r, a) y = Relu(c) }}"
     made = model(text, q=codes("i4", K, N), s=steps(3, N), b=weight(N))
-    result = fires(made, RULE, "matmul_epilogue")
+    result = fires(made, RULE, "int4_epilogue")
     node = node_of(result, "MatMulInt4")
     assert ops(result) == {"cuvil::MatMulInt4": 1}
     assert list(node.input) == ["x", "q", "s", "", "", "b", "r"] and attributes(node)["activation"] == "Relu"
@@ -146,6 +146,26 @@ def test_a_gemms_addend_comes_along(c):
     text = f"{TWO} {{ {GROUPED} y = Gemm(x, w, {c[0]}) n = Neg(r) }}"
     result = fires(model(text, q=codes("i4", K, N), s=steps(3, N), b=weight(N)), RULE)
     assert list(node_of(result, "MatMulInt4").input)[5:] == (["b"] if c == "bias" else ["", "r"])
+
+
+def test_gate_and_up_become_one_product():
+    """In a gated unit, as trained with quantized weights; the joined codes are those of the file."""
+    one, two = (f"w{i} = DequantizeLinear<axis=0, block_size=16>(q{i}, s{i}, z{i})" for i in (1, 2))
+    rest = "g = MatMul(x, w1) u = MatMul(x, w2) e = Sigmoid(g) h = Mul(g, e) y = Mul(h, u)"
+    parts = {f"{name}{i}": codes("u4", rows, N, seed=i) for i in (1, 2) for name, rows in (("q", K), ("z", 3))}
+    parts |= {"s1": steps(3, N), "s2": steps(3, N) * 2}
+    made = model(f"{ONE} {{ {one} {two} {rest} }}", **parts)
+    result = fires(made, RULE, "gated_unit", "dead_code", times=2)
+    assert ops(result) == {"cuvil::MatMulInt4": 1, "cuvil::GatedUnit": 1}
+    held = {i.name: numpy_helper.to_array(i) for i in result.graph.initializer}
+    node = node_of(result, "MatMulInt4")
+    np.testing.assert_array_equal(held[node.input[1]], np.concatenate([parts["q1"], parts["q2"]], 1))
+    np.testing.assert_array_equal(held[node.input[3]], np.concatenate([parts["z1"], parts["z2"]], 1))
+    # Groups of another size, or no zero points: two products stay.
+    for changed in (one.replace("16", "48"), one.replace(", z1", "")):
+        other = dict(parts) | ({"s1": steps(1, N), "z1": parts["z1"][:1]} if "48" in changed else {})
+        result = fires(model(f"{ONE} {{ {changed} {two} {rest} }}", **other), RULE, "gated_unit", "dead_code", times=2)
+        assert ops(result)["cuvil::MatMulInt4"] == 2
 
 
 def test_experts():
