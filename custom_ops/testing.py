@@ -35,7 +35,7 @@ def build(spec: OpSpec, example: Example, *, opset: int, dtype: ir.DataType, con
     For bfloat16 the graph's inputs and outputs are float32, with casts around the node.
     """
     constant = {*constant, *example.constant}
-    arrays = [a if a is None or a.dtype != np.float32 else a.astype(dtype.numpy()) for a in example.inputs]
+    arrays = [a.astype(dtype.numpy()) if a is not None and a.dtype in _GENERIC else a for a in example.inputs]
     inputs = [None if a is None else _value(f"input{i}", a) for i, a in enumerate(arrays)]
     present = [v for v in inputs if v is not None]
     outputs = example.num_outputs
@@ -68,6 +68,9 @@ def build(spec: OpSpec, example: Example, *, opset: int, dtype: ir.DataType, con
         _cast_at_the_border(proto)
         feeds = {name: a.astype(np.float32) for name, a in feeds.items()}
     return Case(proto, feeds, expected)
+
+
+_GENERIC = (np.float32, np.float64)  # numbers of the type under test; codes and lengths keep theirs
 
 
 def _value(name: str, array: Array) -> ir.Value:
