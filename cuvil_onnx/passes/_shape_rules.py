@@ -25,7 +25,7 @@ def propagate(node: ir.Node, sizes: Sizes) -> list[Dims | None]:
     if node.domain == "cuvil" and node.op_type in ("LayerNorm", "Pointwise"):
         operands = [i for k, i in enumerate(node.inputs) if node.op_type == "Pointwise" or k in (0, 3, 4)]
         return [_broadcast(operands, sizes)] * len(node.outputs)
-    rule = _RULES.get(node.op_type) if domain == "" else None
+    rule = {"": _RULES, "com.microsoft": _MICROSOFT}.get(domain, {}).get(node.op_type)
     first = rule(node, sizes) if rule is not None and node.inputs else None
     return [first, *[None] * (len(node.outputs) - 1)]
 
@@ -135,6 +135,23 @@ def _gather(node: ir.Node, sizes: Sizes) -> Dims | None:
     if data is None or indices is None:
         return None
     axis = sizes.ctx.attr(node, "axis", 0) % len(data)
+    return (*data[:axis], *indices, *data[axis + 1 :])
+
+
+def _matmul_nbits(node: ir.Node, sizes: Sizes) -> Dims | None:
+    a = sizes.of(node.inputs[0])
+    return None if not a else (*a[:-1], sizes.ctx.attr(node, "N"))
+
+
+def _gather_block_quantized(node: ir.Node, sizes: Sizes) -> Dims | None:
+    """Two codes of 4 bits lie in a byte along the last axis."""
+    found = sizes.of(node.inputs[0])
+    indices = sizes.of(node.inputs[1])
+    if not found or indices is None or not isinstance(found[-1], int):
+        return None
+    in_byte = 8 // sizes.ctx.attr(node, "bits", 4) if sizes.ctx.dtype(node.inputs[0]) == ir.DataType.UINT8 else 1
+    data = (*found[:-1], found[-1] * in_byte)
+    axis = sizes.ctx.attr(node, "gather_axis", 0) % len(data)
     return (*data[:axis], *indices, *data[axis + 1 :])
 
 
@@ -335,3 +352,5 @@ _RULES: dict[str, Rule] = {
     "ConstantOfShape": _constant_of_shape,
     "Attention": _attention,
 }
+_MICROSOFT: dict[str, Rule] = {"MatMulNBits": _matmul_nbits, "GatherBlockQuantized": _gather_block_quantized}
+"""Of com.microsoft, of which onnx's inference knows nothing; ``normalise`` gives these types."""

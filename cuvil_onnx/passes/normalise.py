@@ -13,6 +13,10 @@ MIN_IR_VERSION = 10
 """Function overloads and node metadata exist since IR 10; every ONNX Runtime this package supports reads it."""
 
 
+TYPED_BY_SCALES = frozenset({"MatMulNBits", "GatherBlockQuantized"})
+"""Operators of com.microsoft whose results have the type of their third input."""
+
+
 def normalise(ctx: GraphContext, trace: Trace) -> int:
     """Drops declared types of computed values, turns Constant nodes into initializers, lifts the IR version.
 
@@ -41,7 +45,18 @@ def normalise(ctx: GraphContext, trace: Trace) -> int:
             if node.domain in KNOWN_DOMAINS and node.domain != "com.microsoft":
                 for value in node.outputs:
                     value.shape = None
-    return changes + _lift_constants(ctx)
+    changes += _lift_constants(ctx)
+    _type_quantized(ctx)
+    return changes
+
+
+def _type_quantized(ctx: GraphContext) -> None:
+    """Gives results of quantized operators that onnx does not know the type of their scales."""
+    for graph in ctx.graphs:
+        for node in graph:
+            if node.domain == "com.microsoft" and node.op_type in TYPED_BY_SCALES and node.outputs[0].type is None:
+                dtype = ctx.dtype(node.inputs[2])
+                node.outputs[0].type = None if dtype is None else ir.TensorType(dtype)
 
 
 def _plain(dim: int | ir.SymbolicDim) -> int | ir.SymbolicDim | None:
