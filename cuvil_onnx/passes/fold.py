@@ -7,7 +7,7 @@ bits that the CPU would compute at run time; without ONNX Runtime the (slow) ref
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -24,12 +24,17 @@ from cuvil_onnx.rewrite.trace import Trace
 EXTRA_BYTES = 1 << 20
 """A result may be this much larger than the inputs that folding makes unnecessary (a small file must stay small)."""
 
+SESSION_NODES = 2000
+"""A session of ONNX Runtime takes time that grows with the square of its nodes."""
+
 MAX_SINGLE_RETRIES = 256
-"""When a round fails as a whole, at most this many of its nodes are tried one by one."""
+"""When a session fails as a whole, at most this many of its nodes are tried one by one."""
 
 NEVER = frozenset({"Constant", "QuantizeLinear", "DequantizeLinear", "DynamicQuantizeLinear", "Identity"})
 """Not folded: quantization is there to keep weights small, and an Identity on a constant carries a graph output."""
 
+Results = dict[ir.Node, list[npt.NDArray[Any] | None]]
+"""The outputs of each node that was run; None for one that only nodes of the same session read."""
 
 _T = ir.DataType
 NATIVE = frozenset(
@@ -125,25 +130,47 @@ def _may_trap(node: ir.Node, ctx: GraphContext) -> bool:
     return divisor is None or bool(np.isin(divisor, (0, -1)).any())
 
 
-def _evaluate(nodes: Sequence[ir.Node], ctx: GraphContext) -> dict[ir.Node, list[npt.NDArray[Any] | None]]:
-    """Runs the nodes; those that cannot be run are missing from the result."""
+def _evaluate(nodes: Sequence[ir.Node], ctx: GraphContext) -> Results:
+    """Runs the nodes, some at a time; those that cannot be run are missing from the result."""
+    results: Results = {}
+    known: dict[ir.Value, npt.NDArray[Any]] = {}
+    for start in range(0, len(nodes), SESSION_NODES):
+        part = nodes[start : start + SESSION_NODES]
+        found = _evaluate_part(_runnable(part, known, ctx) if start else part, known, ctx)
+        results.update(found)
+        outputs = ((v, a) for n, arrays in found.items() for v, a in zip(n.outputs, arrays, strict=True))
+        known.update((v, a) for v, a in outputs if a is not None)
+    return results
+
+
+def _runnable(nodes: Sequence[ir.Node], known: Mapping[ir.Value, npt.NDArray[Any]], ctx: GraphContext) -> list[ir.Node]:
+    """Those that read nothing of earlier nodes that could not be run."""
+    members: dict[ir.Node, None] = {}
+    for node in nodes:
+        if all(v is None or v in known or v.producer() in members or ctx.is_constant(v) for v in node.inputs):
+            members[node] = None
+    return list(members)
+
+
+def _evaluate_part(nodes: Sequence[ir.Node], known: Mapping[ir.Value, npt.NDArray[Any]], ctx: GraphContext) -> Results:
+    """Runs the nodes together, or those alone that read constants when that fails."""
     try:
-        return _run(nodes, ctx)
+        return _run(nodes, known, ctx)
     except Exception:
         if len(nodes) == 1:
             return {}
-    results: dict[ir.Node, list[npt.NDArray[Any] | None]] = {}
+    results: Results = {}
     for node in nodes[:MAX_SINGLE_RETRIES]:
         if all(v is None or ctx.is_constant(v) for v in node.inputs):
             try:
-                results.update(_run([node], ctx))
+                results.update(_run([node], known, ctx))
             except Exception:
                 continue  # an operator that fails on these constants fails at run time too: it stays
     return results
 
 
-def _run(nodes: Sequence[ir.Node], ctx: GraphContext) -> dict[ir.Node, list[npt.NDArray[Any] | None]]:
-    """Builds a model of just these nodes, with the constants as inputs, and runs it."""
+def _run(nodes: Sequence[ir.Node], known: Mapping[ir.Value, npt.NDArray[Any]], ctx: GraphContext) -> Results:
+    """Builds a model of just these nodes, with constants and what is known as inputs, and runs it."""
     members = set(nodes)
     names: dict[ir.Value, str] = {}
     feeds: dict[str, npt.NDArray[Any]] = {}
@@ -156,12 +183,14 @@ def _run(nodes: Sequence[ir.Node], ctx: GraphContext) -> dict[ir.Node, list[npt.
         for value in node.inputs:
             if value is not None and value not in names:
                 names[value] = f"v{len(names)}"
-                tensor = ctx.tensor(value)
-                assert tensor is not None, "a folded node reads constants or earlier folded nodes"
-                feeds[names[value]] = np.asarray(tensor.numpy())
-                infos.append(
-                    onnx.helper.make_tensor_value_info(names[value], int(tensor.dtype), list(tensor.shape.numpy()))
-                )
+                array = known.get(value)
+                if array is None:
+                    tensor = ctx.tensor(value)
+                    assert tensor is not None, "a folded node reads constants or earlier folded nodes"
+                    array = np.asarray(tensor.numpy())
+                feeds[names[value]] = array
+                dtype = int(ctx.dtype(value) or 0)
+                infos.append(onnx.helper.make_tensor_value_info(names[value], dtype, list(array.shape)))
             inputs.append("" if value is None else names[value])
         proto = ir.serde.serialize_node(node)
         del proto.input[:], proto.output[:], proto.metadata_props[:]
@@ -173,16 +202,16 @@ def _run(nodes: Sequence[ir.Node], ctx: GraphContext) -> dict[ir.Node, list[npt.
             proto.output.append(names[value])
             if needed:
                 wanted.append((node, i, names[value]))
-                dtype = ctx.dtype(value)
-                outputs.append(onnx.helper.make_tensor_value_info(names[value], int(dtype or 0), None))
+                dtype = int(ctx.dtype(value) or 0)
+                outputs.append(onnx.helper.make_tensor_value_info(names[value], dtype, None))
         protos.append(proto)
     graph = onnx.helper.make_graph(protos, "fold", infos, outputs)
     opset = onnx.helper.make_opsetid("", ctx.opset())
     model = onnx.helper.make_model(graph, opset_imports=[opset], ir_version=ctx.model.ir_version)
     arrays = _session_run(model, [name for _, _, name in wanted], feeds)
-    results: dict[ir.Node, list[npt.NDArray[Any] | None]] = {node: [None] * len(node.outputs) for node in nodes}
-    for (node, i, _), array in zip(wanted, arrays, strict=True):
-        results[node][i] = array
+    results: Results = {node: [None] * len(node.outputs) for node in nodes}
+    for (node, i, _), result in zip(wanted, arrays, strict=True):
+        results[node][i] = result
     return results
 
 

@@ -93,3 +93,21 @@ def test_initializers_that_the_caller_may_override_are_no_constants() -> None:
     result = basic(model)
     assert ops(result.model) == {"Neg": 1, "Add": 1}
     same(model, result, x=normal(2), c=normal(2, seed=5))
+
+
+@pytest.mark.parametrize("most", [1, 2, 3])
+def test_many_nodes_are_run_a_few_at_a_time(most: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("cuvil_onnx.passes.fold.SESSION_NODES", most)
+    body = "a = Add(c, c) b = Transpose(a) d = Sqrt(b) e = Mul(b, d) f = Add(e, b) y = Mul(x, f)"
+    model = made(f"(float[3,2] x) => (float[3,2] y) {{ {body} }}", c=np.abs(normal(2, 3)))
+    result = basic(model)
+    assert ops(result.model) == {"Mul": 1}
+    same(model, result, x=normal(3, 2))
+
+
+def test_what_reads_a_node_that_fails_stays_with_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The Gather is out of range, which is an error at run time too."""
+    monkeypatch.setattr("cuvil_onnx.passes.fold.SESSION_NODES", 1)
+    body = "g = Gather(c, i) h = Neg(g) k = Neg(c) m = Add(x, k) y = Add(m, h)"
+    model = made(f"(float[3] x) => (float[3] y) {{ {body} }}", c=normal(3), i=np.array(7))
+    assert ops(basic(model).model) == {"Gather": 1, "Neg": 1, "Add": 2}
