@@ -13,7 +13,7 @@ import os
 import signal
 import sys
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -102,7 +102,7 @@ def _parser() -> argparse.ArgumentParser:
     info.add_argument("--json", action="store_true", help="print JSON")
     info.set_defaults(run=_info)
     register_tools(commands)
-    register_quantize(commands)
+    register_quantize(commands, _steps)
     return parser
 
 
@@ -151,6 +151,22 @@ def _optimize(args: argparse.Namespace) -> int:
         print(result.report.explain())
     print(f"written: {output}" + (f", {args.html}" if args.html else ""))
     return 0
+
+
+def _steps(enabled: bool) -> Callable[[int, int, str], None]:
+    """A bar for work that tells how many of how many steps are done."""
+    from cuvil_onnx.bench.progress import Progress
+
+    bars: list[Progress] = []
+
+    def step(done: int, total: int, what: str) -> None:
+        if not bars:
+            bars.append(Progress(total, enabled))
+        bars[0].advance(done, what)
+        if done == total:
+            bars[0].finish()
+
+    return step
 
 
 def _check_ops(result: Any, args: argparse.Namespace) -> None:

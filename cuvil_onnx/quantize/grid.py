@@ -22,7 +22,7 @@ GROUP_SIZES = (16, 32, 64, 128, 256)
 
 SCALE_DTYPES = (ir.DataType.FLOAT, ir.DataType.FLOAT16, ir.DataType.BFLOAT16)
 
-_CHUNK_BYTES = 1 << 25
+_CHUNK_BYTES = 1 << 21
 
 
 @dataclasses.dataclass(frozen=True)
@@ -184,7 +184,7 @@ def min_max(
 
 
 def column_chunks(k: int, n: int, multiple: int = 2) -> list[slice]:
-    """Columns in pieces of some tens of megabytes in float32; all but the last a multiple of ``multiple`` wide."""
+    """Columns in pieces of 2 MB in float32, which stay in cache, each beginning at a multiple of ``multiple``."""
     width = max(multiple, _CHUNK_BYTES // (4 * max(k, 1)) // multiple * multiple)
     return [slice(start, min(start + width, n)) for start in range(0, n, width)]
 

@@ -300,7 +300,7 @@ def named(tensor: ir.TensorProtocol, name: str) -> ir.TensorProtocol:
     """``tensor`` under a name of its own; renaming one that wraps the caller's proto would change that proto."""
     if tensor.name == name:
         return tensor
-    if tensor.name is None and isinstance(tensor, (ir.Tensor, ir.LazyTensor)):
+    if not tensor.name and isinstance(tensor, (ir.Tensor, ir.LazyTensor, ir.PackedTensor, ir.ExternalTensor)):
         tensor.name = name
         return tensor
     return ir.LazyTensor(lambda: tensor, dtype=tensor.dtype, shape=ir.Shape(tensor.shape.numpy()), name=name)

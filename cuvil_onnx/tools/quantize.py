@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -12,8 +13,12 @@ from cuvil_onnx.errors import OptionError
 SPEC_HELP = "such as rtn, awq:w4a16:g128 or rtn:g32:sym:clip=1 (scheme:bits:group:sym/asym:option=value)"
 
 
-def register(commands: Any) -> None:
-    """Adds the command to the sub-parsers of ``cuvil``."""
+Bar = Callable[[int, int, str], None]
+"""Shows that so many of so many steps are done, and what the last one was."""
+
+
+def register(commands: Any, make_bar: Callable[[bool], Bar]) -> None:
+    """Adds the command to the sub-parsers of ``cuvil``; ``make_bar(enabled)`` gives what shows its progress."""
     parser = commands.add_parser("quantize", help="store a model's weights in 4 or 8 bits")
     parser.add_argument("model", type=Path, help="the .onnx file; it is never changed")
     parser.add_argument("-o", "--output", type=Path, help="where to write (default: MODEL.int4.onnx beside it)")
@@ -43,7 +48,7 @@ def register(commands: Any) -> None:
     parser.add_argument("--list", action=_ListSchemes, help="list the schemes and their options")
     parser.add_argument("--json", action="store_true", help="print JSON instead of a table")
     parser.add_argument("--quiet", action="store_true", help="no progress")
-    parser.set_defaults(run=_quantize)
+    parser.set_defaults(run=lambda args: _quantize(args, make_bar(not args.quiet)))
 
 
 class _ListSchemes(argparse.Action):
@@ -62,18 +67,10 @@ class _ListSchemes(argparse.Action):
         parser.exit()
 
 
-def _quantize(args: argparse.Namespace) -> int:
+def _quantize(args: argparse.Namespace, bar: Bar) -> int:
     import cuvil_onnx
-    from cuvil_onnx.bench.progress import Progress
 
     output = args.output or args.model.with_suffix(".int4.onnx")
-    bars: list[Progress] = []
-
-    def step(done: int, total: int, name: str) -> None:
-        if not bars:
-            bars.append(Progress(total, not args.quiet))
-        bars[0].advance(done, name)
-
     result = cuvil_onnx.quantize(
         args.model,
         args.scheme,
@@ -89,10 +86,8 @@ def _quantize(args: argparse.Namespace) -> int:
         seed=args.seed,
         verify=args.verify or None,
         output=output,
-        progress=step,
+        progress=bar,
     )
-    for bar in bars:
-        bar.finish()
     if args.json:
         print(json.dumps({"output": str(output), **result.report.as_dict()}, indent=2))
         return 0
