@@ -1,6 +1,8 @@
 // Attention of the ONNX standard (opset 23 and later), with its cache, windows and intermediate scores. The standard
 // gives 0 to a query that may see no key.
+#include <algorithm>
 #include <cmath>
+#include <tuple>
 
 #include "kernels/attention_scores.cuh"
 #include "ops/attention_cache.h"
