@@ -35,7 +35,7 @@ def build(spec: OpSpec, example: Example, *, opset: int, dtype: ir.DataType, con
     For bfloat16 the graph's inputs and outputs are float32, with casts around the node.
     """
     constant = {*constant, *example.constant}
-    arrays = [a.astype(dtype.numpy()) if a is not None and a.dtype in _GENERIC else a for a in example.inputs]
+    arrays = [None if a is None else _typed(np.asarray(a), dtype) for a in example.inputs]
     inputs = [None if a is None else _value(f"input{i}", a) for i, a in enumerate(arrays)]
     present = [v for v in inputs if v is not None]
     outputs = example.num_outputs
@@ -70,7 +70,9 @@ def build(spec: OpSpec, example: Example, *, opset: int, dtype: ir.DataType, con
     return Case(proto, feeds, expected)
 
 
-_GENERIC = (np.float32, np.float64)  # numbers of the type under test; codes and lengths keep theirs
+def _typed(array: Array, dtype: ir.DataType) -> Array:
+    """Numbers get the type under test; codes and lengths keep theirs."""
+    return array.astype(dtype.numpy()) if array.dtype in (np.float32, np.float64) else array
 
 
 def _value(name: str, array: Array) -> ir.Value:

@@ -30,6 +30,7 @@ void* CudaMemory::allocate(size_t bytes) {
 }
 
 void CudaMemory::release(void* p) {
+  const DeviceGuard guard(context_.info().id, std::nothrow);
   const RelaxedCapture relaxed;
   cudaFree(p);  // fails harmlessly when the process is ending and the driver is gone already
 }
@@ -51,6 +52,7 @@ void* PinnedMemory::allocate(size_t bytes) {
 }
 
 void PinnedMemory::release(void* p) {
+  const DeviceGuard guard(context_.info().id, std::nothrow);
   const RelaxedCapture relaxed;
   cudaFreeHost(p);
 }

@@ -87,18 +87,28 @@ void require_machine_code(const DeviceInfo& device) {
   cuda_check(code, "preparing the device");
 }
 
-DeviceGuard::DeviceGuard(int device) {
+DeviceGuard::DeviceGuard(int device) { CUVIL_CUDA(enter(device)); }
+
+DeviceGuard::DeviceGuard(int device, std::nothrow_t) noexcept {
+  try {
+    if (enter(device) != cudaSuccess) cudaGetLastError();
+  } catch (const Error&) {
+  }
+}
+
+cudaError_t DeviceGuard::enter(int device) {
   if (context_api().get(&previous_) != 0) previous_ = nullptr;
   if (previous_) {
     int current = 0;
-    CUVIL_CUDA(cudaGetDevice(&current));
-    if (current == device) return;
+    if (const cudaError_t code = cudaGetDevice(&current); code != cudaSuccess) return code;
+    if (current == device) return cudaSuccess;
   }
   // Without a context, the runtime's number is where this library last was on this thread: it says nothing.
-  CUVIL_CUDA(cudaSetDevice(device));
+  if (const cudaError_t code = cudaSetDevice(device); code != cudaSuccess) return code;
   // A thread that never used CUDA would get the first GPU's context at its own first call too, so that one may stay:
   // most applications have one GPU, and setting it anew for every kernel costs more than the launch.
   changed_ = previous_ != nullptr || device != 0;
+  return cudaSuccess;
 }
 
 DeviceGuard::~DeviceGuard() {
@@ -119,6 +129,7 @@ void ComputeStream::set_capturing(bool on) {
 void ComputeStream::leave_outside_capture() { set_capturing(false); }
 
 ComputeStream::~ComputeStream() {
+  const DeviceGuard guard(device, std::nothrow);
   if (owned) cudaStreamDestroy(handle);
 }
 
@@ -176,14 +187,14 @@ std::shared_ptr<ComputeStream> DeviceContext::new_stream() {
   const DeviceGuard guard(info_.id);
   cudaStream_t handle = nullptr;
   CUVIL_CUDA(cudaStreamCreateWithFlags(&handle, cudaStreamNonBlocking));
-  auto stream = std::make_shared<ComputeStream>(handle, true);
+  auto stream = std::make_shared<ComputeStream>(handle, info_.id, true);
   const std::lock_guard lock(mutex_);
   add_live(streams_, stream);
   return stream;
 }
 
 std::shared_ptr<ComputeStream> DeviceContext::adopt_stream(cudaStream_t user) {
-  auto stream = std::make_shared<ComputeStream>(user, false);
+  auto stream = std::make_shared<ComputeStream>(user, info_.id, false);
   const std::lock_guard lock(mutex_);
   add_live(streams_, stream);
   return stream;

@@ -6,6 +6,7 @@
 #include <atomic>
 #include <memory>
 #include <mutex>
+#include <new>
 #include <optional>
 #include <string>
 #include <vector>
@@ -34,11 +35,15 @@ using CudaContext = struct CUctx_st*;
 class DeviceGuard {
  public:
   explicit DeviceGuard(int device);
+  // For destructors, which run at the end of a process too, when the driver is gone already: then it does nothing.
+  DeviceGuard(int device, std::nothrow_t) noexcept;
   ~DeviceGuard();
   DeviceGuard(const DeviceGuard&) = delete;
   DeviceGuard& operator=(const DeviceGuard&) = delete;
 
  private:
+  cudaError_t enter(int device);
+
   CudaContext previous_ = nullptr;
   bool changed_ = false;
 };
@@ -46,8 +51,9 @@ class DeviceGuard {
 // A stream that sessions enqueue work on. Shared between the session and whoever has to wait for its work.
 struct ComputeStream {
   cudaStream_t handle = nullptr;
+  int device = 0;
   bool owned = false;  // destroyed with this object
-  ComputeStream(cudaStream_t h, bool own) : handle(h), owned(own) {}
+  ComputeStream(cudaStream_t h, int on, bool own) : handle(h), device(on), owned(own) {}
   ~ComputeStream();
   ComputeStream(const ComputeStream&) = delete;
   ComputeStream& operator=(const ComputeStream&) = delete;

@@ -9,6 +9,7 @@ SyncStream::SyncStream(DeviceContext& device, std::shared_ptr<SessionMemory> mem
   ort_version_supported = ORT_API_VERSION;
   Release = [](OrtSyncStreamImpl* self) noexcept {
     std::unique_ptr<SyncStream> s(static_cast<SyncStream*>(self));
+    const DeviceGuard guard(s->device_.info().id, std::nothrow);
     // The handle's value may come back for another stream, so no block may stay ordered by it.
     cudaStreamSynchronize(s->stream_->handle);
     if (s->memory_) s->memory_->arena->retag(s->stream_->handle, kNoStream);
@@ -21,7 +22,11 @@ SyncStream::SyncStream(DeviceContext& device, std::shared_ptr<SessionMemory> mem
     });
   };
   Flush = [](OrtSyncStreamImpl* self) noexcept -> OrtStatus* {
-    return guarded([&] { CUVIL_CUDA(cudaStreamSynchronize(static_cast<SyncStream*>(self)->stream_->handle)); });
+    return guarded([&] {
+      auto* s = static_cast<SyncStream*>(self);
+      const DeviceGuard guard(s->device_.info().id);
+      CUVIL_CUDA(cudaStreamSynchronize(s->stream_->handle));
+    });
   };
   OnSessionRunEnd = [](OrtSyncStreamImpl*) noexcept -> OrtStatus* { return nullptr; };
 }
@@ -48,10 +53,17 @@ SyncNotification::SyncNotification(DeviceContext& device, std::shared_ptr<Comput
     });
   };
   WaitOnHost = [](OrtSyncNotificationImpl* self) noexcept -> OrtStatus* {
-    return guarded([&] { CUVIL_CUDA(cudaEventSynchronize(static_cast<SyncNotification*>(self)->event_)); });
+    return guarded([&] {
+      auto* n = static_cast<SyncNotification*>(self);
+      const DeviceGuard current(n->device_.info().id);
+      CUVIL_CUDA(cudaEventSynchronize(n->event_));
+    });
   };
 }
 
-SyncNotification::~SyncNotification() { cudaEventDestroy(event_); }
+SyncNotification::~SyncNotification() {
+  const DeviceGuard guard(device_.info().id, std::nothrow);
+  cudaEventDestroy(event_);
+}
 
 }  // namespace cuvil::ep
