@@ -5,6 +5,7 @@
 // p + zero is exact.
 #pragma once
 
+#include "device/bits.cuh"
 #include "device/int4_layout.cuh"
 #include "device/tensor_core.cuh"
 #include "device/vec.cuh"
@@ -61,9 +62,9 @@ struct Decoder<__half, 4> {
       const int row = 2 * tile + r % 2;
       __half2 x;
       if (r % 2 == 0)
-        x = __hsub2(as_half2((word & 0x000F000Fu) | 0x64006400u), as_half2(zero[row]));
+        x = __hsub2(as_half2(and_or(word, 0x000F000Fu, 0x64006400u)), as_half2(zero[row]));
       else  // 1024 + 16 code, over 16
-        x = __hfma2(as_half2((word & 0x00F000F0u) | 0x64006400u), as_half2(0x2C002C00u), as_half2(zero[row]));
+        x = __hfma2(as_half2(and_or(word, 0x00F000F0u, 0x64006400u)), as_half2(0x2C002C00u), as_half2(zero[row]));
       a[r] = as_word(__hfma2(x, as_half2(rows.scale[row]), as_half2(rows.offset[row])));
     }
   }
@@ -84,7 +85,7 @@ struct Decoder<__nv_bfloat16, 4> {
     for (int r = 0; r < 4; ++r) {
       const uint32_t word = words[2 * tile + step] >> (4 * r);
       const int row = 2 * tile + r % 2;
-      const __nv_bfloat162 x = __hsub2(as_bfloat2((word & 0x000F000Fu) | 0x43004300u), as_bfloat2(zero[row]));
+      const __nv_bfloat162 x = __hsub2(as_bfloat2(and_or(word, 0x000F000Fu, 0x43004300u)), as_bfloat2(zero[row]));
       a[r] = as_word(__hfma2(x, as_bfloat2(rows.scale[row]), as_bfloat2(rows.offset[row])));
     }
   }

@@ -9,20 +9,33 @@
 namespace cuvil::device {
 
 struct TileSchedule {
-  int tiles = 0, steps = 0;  // steps of each tile
-  int blocks = 0;            // in [1, tiles * steps]
+  int tiles, steps;  // steps of each tile
+  int blocks;        // in [1, total()]
+  // The first `longer` blocks do `each` + 1 steps, the others `each`.
+  int each, longer;
 
-  CUVIL_ANYWHERE int64_t total() const { return int64_t{tiles} * steps; }
+  // tiles * steps is below 2^31.
+  TileSchedule(int tiles_, int steps_, int blocks_)
+      : tiles(tiles_),
+        steps(steps_),
+        blocks(blocks_),
+        each(tiles_ * steps_ / blocks_),
+        longer(tiles_ * steps_ % blocks_) {}
+
+  CUVIL_ANYWHERE int total() const { return tiles * steps; }
   // Block b does steps [begin(b), begin(b + 1)).
-  CUVIL_ANYWHERE int64_t begin(int block) const { return block * total() / blocks; }
+  CUVIL_ANYWHERE int begin(int block) const { return block * each + (block < longer ? block : longer); }
   // The block that does step s.
-  CUVIL_ANYWHERE int owner(int64_t s) const { return static_cast<int>(((s + 1) * blocks - 1) / total()); }
+  CUVIL_ANYWHERE int owner(int s) const {
+    const int in_longer = longer * (each + 1);
+    return s < in_longer ? s / (each + 1) : longer + (s - in_longer) / each;
+  }
   // The blocks that share a tile.
-  CUVIL_ANYWHERE int first_block(int tile) const { return owner(int64_t{tile} * steps); }
-  CUVIL_ANYWHERE int last_block(int tile) const { return owner(int64_t{tile + 1} * steps - 1); }
+  CUVIL_ANYWHERE int first_block(int tile) const { return owner(tile * steps); }
+  CUVIL_ANYWHERE int last_block(int tile) const { return owner((tile + 1) * steps - 1); }
   // A block has at most two tiles in part, its first and its last: the place of its part of `tile` among the 2 * blocks
   // places.
-  CUVIL_ANYWHERE int slot(int block, int tile) const { return 2 * block + (begin(block) / steps == tile ? 0 : 1); }
+  CUVIL_ANYWHERE int slot(int block, int tile) const { return 2 * block + (begin(block) < tile * steps ? 1 : 0); }
 };
 
 }  // namespace cuvil::device

@@ -42,11 +42,13 @@ static __device__ __noinline__ float activated(Activation kind, float a, float b
   return activate(ActivationParams{kind, a, b}, x);
 }
 
-// A place in the block's run.
+// A place in the block's run: a tile, by its row and column, and a step of it.
 struct Cursor {
-  int tile, step;
-  __device__ __forceinline__ void next(int steps) {
-    if (++step == steps) step = 0, ++tile;
+  int row, column, step;
+  __device__ __forceinline__ void next(int steps, int columns) {
+    if (++step < steps) return;
+    step = 0;
+    if (++column == columns) column = 0, ++row;
   }
 };
 
@@ -72,35 +74,67 @@ struct Block {
   // Vectors of a warp's codes in a stage.
   static constexpr int kWarpVectors = S::Units * S::kPlanes * 32;
 
-  __device__ __forceinline__ int row_tile(int tile) const { return tile / l.column_tiles; }
-  __device__ __forceinline__ int column_tile(int tile) const { return tile % l.column_tiles; }
+  // Where a thread fetches next.
+  struct Feed {
+    Cursor at;
+    const uint4* codes;
+    int units;  // of the depth from there on, none where there is no row
+    const T* x;
+    int places, columns;  // from there on
+  };
+  static constexpr int kRowVectors = S::Depth / 8, kColumnsApart = S::kThreads / kRowVectors;
 
-  __device__ __forceinline__ void fetch_weight(int slot, Cursor at) const {
+  __device__ __forceinline__ void aim(Feed& f) const {
+    const Int4Weight& w = p.weight;
+    const int row_unit = f.at.row * S::WarpsRow + warp_row, depth_units = w.depth_units();
+    const int depth_unit = (f.at.step * S::WarpsDepth + warp_depth) * S::Units;
+    f.codes = w.codes + (static_cast<int64_t>(row_unit) * depth_units + depth_unit) * (S::kPlanes * 32) + lane;
+    f.units = row_unit < w.row_units() ? depth_units - depth_unit : 0;
+    const int column = f.at.column * S::Columns + threadIdx.x / kRowVectors;
+    const int place = f.at.step * S::Depth + threadIdx.x % kRowVectors * 8;
+    f.x = static_cast<const T*>(p.x) + static_cast<int64_t>(column) * w.depth + place;
+    f.places = w.depth - place;
+    f.columns = p.m - column;
+  }
+
+  __device__ __forceinline__ void advance(Feed& f) const {
+    f.at.next(l.schedule.steps, l.column_tiles);
+    if (f.at.step == 0) return aim(f);
+    constexpr int kUnits = S::WarpsDepth * S::Units;
+    f.codes += kUnits * S::kPlanes * 32;
+    f.units -= kUnits;
+    f.x += S::Depth;
+    f.places -= S::Depth;
+  }
+
+  __device__ __forceinline__ void fetch_weight(int slot, const Feed& f) const {
     const Int4Weight& w = p.weight;
     unsigned char* to = stage(slot);
-    const int row_unit = row_tile(at.tile) * S::WarpsRow + warp_row;
-    const int depth_unit = (at.step * S::WarpsDepth + warp_depth) * S::Units;
-    const int row_units = w.row_units(), depth_units = w.depth_units();
-    const uint4* codes =
-        w.codes + (static_cast<int64_t>(row_unit) * depth_units + depth_unit) * (S::kPlanes * 32) + lane;
     uint4* mine = reinterpret_cast<uint4*>(to) + warp * kWarpVectors + lane;
+    if (f.units >= S::Units) {
 #pragma unroll
-    for (int i = 0; i < S::Units * S::kPlanes; ++i) {
-      const bool valid = row_unit < row_units && depth_unit + i / S::kPlanes < depth_units;
-      copy16_async(mine + i * 32, valid ? codes + i * 32 : w.codes, valid, weight_policy);
+      for (int i = 0; i < S::Units * S::kPlanes; ++i)
+        copy16_async(mine + i * 32, f.codes + i * 32, true, weight_policy);
+    } else {  // zeros behind the end
+#pragma unroll
+      for (int i = 0; i < S::Units * S::kPlanes; ++i) {
+        const bool valid = i / S::kPlanes < f.units;
+        copy16_async(mine + i * 32, valid ? f.codes + i * 32 : w.codes, valid, weight_policy);
+      }
     }
-    // One row of values a group; the copies are 16 bytes of one group.
-    const int first_group = (at.step * S::Depth) >> w.group_shift;
-    const int first_row = row_tile(at.tile) * S::Rows, width = row_units * kUnitRows;
+    const int first_group = (f.at.step * S::Depth) >> w.group_shift;
+    const int first_row = f.at.row * S::Rows, width = w.row_units() * kUnitRows;
     fetch_groups<2>(to + l.stage.scales, w.scales, first_group, first_row, width);
     if (w.zeros) fetch_groups<1>(to + l.stage.zeros, w.zeros, first_group, first_row, width);
     if (w.offsets) fetch_groups<2>(to + l.stage.offsets, w.offsets, first_group, first_row, width);
   }
 
+  // One row of values a group; a copy is 16 bytes of one group.
   template <int Bytes>
   __device__ __forceinline__ void fetch_groups(unsigned char* to, const void* values, int first_group, int first_row,
                                                int width) const {
     constexpr int kVectors = S::Rows * Bytes / 16, kValues = 16 / Bytes;
+#pragma unroll 1
     for (int i = threadIdx.x; i < l.stage.groups * kVectors; i += S::kThreads) {
       const int group = first_group + i / kVectors, row = first_row + i % kVectors * kValues;
       const bool valid = group < p.weight.groups && row < width;
@@ -109,34 +143,35 @@ struct Block {
     }
   }
 
-  // Rows of x, zeros outside. `now`: by ordinary loads, which do not queue behind the copies of codes.
-  __device__ __forceinline__ void fetch_x(int slot, Cursor at, bool now) const {
-    T* to = reinterpret_cast<T*>(stage(slot) + l.stage.x);
-    const T* x = static_cast<const T*>(p.x);
-    constexpr int kRowVectors = S::Depth / 8, kVectors = S::Columns * kRowVectors;
-    const int first = column_tile(at.tile) * S::Columns, first_depth = at.step * S::Depth, depth = p.weight.depth;
+  // Rows of x, zeros behind the end of their depth. Columns of the tile beyond the last row stay as they are: nobody
+  // looks at what they become. `now`: by ordinary loads, which do not queue behind the copies of codes.
+  __device__ __forceinline__ void fetch_x(int slot, const Feed& f, bool now) const {
+    T* to = reinterpret_cast<T*>(stage(slot) + l.stage.x) + threadIdx.x / kRowVectors * S::Pitch +
+            threadIdx.x % kRowVectors * 8;
+    static_assert(S::kThreads % kRowVectors == 0);
 #pragma unroll
-    for (int j = 0; j < (kVectors + S::kThreads - 1) / S::kThreads; ++j) {
-      const int i = j * S::kThreads + threadIdx.x;
-      if (kVectors % S::kThreads != 0 && i >= kVectors) break;
-      const int column = i / kRowVectors, d = i % kRowVectors * 8;
-      const bool valid = first + column < p.m && first_depth + d < depth;
-      T* place = to + column * S::Pitch + d;
-      const T* from = x + static_cast<int64_t>(first + column) * depth + first_depth + d;
+    for (int j = 0; j < (S::Columns + kColumnsApart - 1) / kColumnsApart; ++j) {
+      if (S::Columns % kColumnsApart != 0 && threadIdx.x / kRowVectors + j * kColumnsApart >= S::Columns) break;
+      if (j * kColumnsApart >= f.columns) break;
+      T* place = to + j * kColumnsApart * S::Pitch;
+      const T* from = f.x + static_cast<int64_t>(j) * kColumnsApart * p.weight.depth;
       if (l.x_vectors) {
+        const bool valid = f.places > 0;
         if (now)
           *reinterpret_cast<uint4*>(place) = valid ? *reinterpret_cast<const uint4*>(from) : make_uint4(0, 0, 0, 0);
         else
-          copy16_async(place, valid ? from : x, valid);
+          copy16_async(place, valid ? from : static_cast<const T*>(p.x), valid);
       } else {
         Vec<T, 8> v;
 #pragma unroll
-        for (int k = 0; k < 8; ++k) v[k] = valid && first_depth + d + k < depth ? from[k] : from_compute<T>(0.f);
+        for (int k = 0; k < 8; ++k) v[k] = k < f.places ? from[k] : from_compute<T>(0.f);
         store<T, 8>(place, v);
       }
     }
   }
 
+  // `OneGroup`: all places that a warp takes from a step are of one group.
+  template <bool OneGroup>
   __device__ __forceinline__ void multiply(float (&acc)[2][S::Nt][4], int slot) const {
     const unsigned char* from = stage(slot);
     const uint4* codes = reinterpret_cast<const uint4*>(from) + warp * kWarpVectors + lane;
@@ -147,7 +182,7 @@ struct Block {
 #pragma unroll
     for (int u = 0; u < S::Units; ++u) {
       const int depth = (warp_depth * S::Units + u) * kUnitDepth;
-      if (u == 0 || (depth & in_group) == 0) {
+      if (u == 0 || (!OneGroup && (depth & in_group) == 0)) {
         const int at = ((depth + q * kLaneDepth) >> p.weight.group_shift) * S::Rows + rows;
         const uint32_t zeros = p.weight.zeros ? *reinterpret_cast<const uint32_t*>(from + l.stage.zeros + at)
                                               : static_cast<uint32_t>(p.weight.zero) * 0x01010101u;
@@ -202,11 +237,12 @@ struct Block {
   }
 
   // The end of this block's part of a tile.
-  __device__ __forceinline__ void finish(const float (&acc)[2][S::Nt][4], int tile) const {
+  __device__ __forceinline__ void finish(const float (&acc)[2][S::Nt][4], Cursor at) const {
+    const int tile = at.row * l.column_tiles + at.column;
     const int first_block = l.schedule.first_block(tile), last_block = l.schedule.last_block(tile);
     const bool whole = first_block == last_block;
     const int slot = l.schedule.slot(blockIdx.x, tile);
-    const int first_column = column_tile(tile) * S::Columns, first_row = row_tile(tile) * S::Rows;
+    const int first_column = at.column * S::Columns, first_row = at.row * S::Rows;
     constexpr int kVectors = S::ColumnsOut * (S::Rows / 4), kTiles = S::ColumnsOut / 8;
     float* sums = out();
 #pragma unroll
@@ -257,12 +293,14 @@ struct Block {
     __syncthreads();
     if (!mine) return;
     __threadfence();
+    const int first_slot = l.schedule.slot(first_block, tile);
     for (int i = threadIdx.x; i < S::Columns * (S::Rows / 4); i += S::kThreads) {
       const int column = i / (S::Rows / 4), row = i % (S::Rows / 4);
       if (first_column + column >= p.m) break;  // of later i, too
       float4 sum = make_float4(0, 0, 0, 0);
       for (int b = first_block; b <= last_block; ++b) {
-        const float4 v = __ldcg(partial(l.schedule.slot(b, tile), column) + row);
+        // All but the first begin within the tile.
+        const float4 v = __ldcg(partial(b == first_block ? first_slot : 2 * b, column) + row);
         sum.x += v.x, sum.y += v.y, sum.z += v.z, sum.w += v.w;
       }
       emit(first_column + column, first_row + row * 4, sum);
@@ -270,20 +308,25 @@ struct Block {
   }
 
   __device__ __forceinline__ void run() const {
-    const int64_t begin = l.schedule.begin(blockIdx.x);
-    const int count = static_cast<int>(l.schedule.begin(blockIdx.x + 1) - begin), steps = l.schedule.steps;
-    Cursor work{static_cast<int>(begin / steps), static_cast<int>(begin % steps)}, fetch = work;
+    const int block = static_cast<int>(blockIdx.x), steps = l.schedule.steps;
+    const int begin = l.schedule.begin(block), count = l.schedule.begin(block + 1) - begin, tile = begin / steps;
+    Cursor work{tile / l.column_tiles, tile % l.column_tiles, begin % steps};
     const int ahead = p.way.stages - 1;
+    Feed feed;
+    feed.at = work;
+    aim(feed);
     if (!p.constant_weight) wait_for_predecessor();
     for (int i = 0; i < ahead; ++i) {
-      if (i < count) fetch_weight(i, fetch), fetch.next(steps);
+      if (i < count) fetch_weight(i, feed), advance(feed);
       commit_copies();
     }
     wait_for_predecessor();  // from here on x is there
-    fetch = work;
-    for (int i = 0; i < ahead && i < count; ++i) fetch_x(i, fetch, true), fetch.next(steps);
+    feed.at = work;
+    aim(feed);
+    for (int i = 0; i < ahead && i < count; ++i) fetch_x(i, feed, true), advance(feed);
 
     float acc[2][S::Nt][4] = {};
+    const bool one_group = 1 << p.weight.group_shift >= S::Units * kUnitDepth;
     int slot = 0, fetch_slot = ahead;
     for (int i = 0; i < count; ++i) {
       switch (p.way.stages) {
@@ -305,14 +348,17 @@ struct Block {
       }
       __syncthreads();  // this step's operands are there, and the place of the last one's is free
       if (i + ahead < count) {
-        fetch_weight(fetch_slot, fetch);
-        fetch_x(fetch_slot, fetch, false);
-        fetch.next(steps);
+        fetch_weight(fetch_slot, feed);
+        fetch_x(fetch_slot, feed, false);
+        advance(feed);
       }
       commit_copies();
-      multiply(acc, slot);
+      if (one_group)
+        multiply<true>(acc, slot);
+      else
+        multiply<false>(acc, slot);
       if (work.step == steps - 1 || i == count - 1) {
-        finish(acc, work.tile);
+        finish(acc, work);
 #pragma unroll
         for (int t = 0; t < 2; ++t)
 #pragma unroll
@@ -320,7 +366,7 @@ struct Block {
 #pragma unroll
             for (int c = 0; c < 4; ++c) acc[t][n][c] = 0;
       }
-      work.next(steps);
+      work.next(steps, l.column_tiles);
       slot = slot + 1 == p.way.stages ? 0 : slot + 1;
       fetch_slot = fetch_slot + 1 == p.way.stages ? 0 : fetch_slot + 1;
     }
@@ -351,10 +397,11 @@ template <typename S>
 cudaError_t launch(const Int4GemmParams& p, cudaStream_t stream) {
   using T = typename S::T;
   const Int4Stage stage(p.weight, p.way);
-  const TileSchedule schedule = int4_schedule(p.weight, p.way, p.m);
+  const int64_t total = int4_tiles(p.weight, p.way, p.m) * int4_steps(p.weight, p.way);
   const int bytes = int4_shared_bytes(p.weight, p.way);
-  if (p.way.blocks < 1 || p.way.blocks > schedule.total() || p.way.stages < 2 || p.way.stages > 6)
+  if (p.way.blocks < 1 || p.way.blocks > total || total > INT32_MAX || p.way.stages < 2 || p.way.stages > 6)
     return cudaErrorInvalidValue;
+  const TileSchedule schedule = int4_schedule(p.weight, p.way, p.m);
   const auto aligned = [](const void* x, size_t n) { return reinterpret_cast<uintptr_t>(x) % n == 0; };
   const Launch l{schedule, (p.m + S::Columns - 1) / S::Columns, stage, aligned(p.x, 16) && p.weight.depth % 8 == 0,
                  aligned(p.y, 4 * sizeof(T)) && p.weight.rows % 4 == 0};

@@ -48,7 +48,7 @@ void schedule(const std::vector<int64_t>& n) {
   const cuvil::device::TileSchedule s{static_cast<int>(n[0]), static_cast<int>(n[1]), static_cast<int>(n[2])};
   for (int b = 0; b <= s.blocks; ++b) std::cout << s.begin(b) << ' ';
   std::cout << '\n';
-  for (int64_t i = 0; i < s.total(); ++i) std::cout << s.owner(i) << ' ';
+  for (int i = 0; i < s.total(); ++i) std::cout << s.owner(i) << ' ';
   std::cout << '\n';
   for (int t = 0; t < s.tiles; ++t)
     for (int b = s.first_block(t); b <= s.last_block(t); ++b) std::cout << t << ' ' << b << ' ' << s.slot(b, t) << ' ';
