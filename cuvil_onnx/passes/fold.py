@@ -35,6 +35,9 @@ NEVER = frozenset({"Constant", "QuantizeLinear", "DequantizeLinear", "DynamicQua
 
 Results = dict[ir.Node, list[npt.NDArray[Any] | None]]
 """The outputs of each node that was run; None for one that only nodes of the same session read."""
+ROUNDED_ELEMENTS = 1024
+"""A Round of so many constants is left to the rule fake_quantized_constant: it is a weight trained to be quantized."""
+
 
 _T = ir.DataType
 NATIVE = frozenset(
@@ -87,6 +90,8 @@ def _can_fold(node: ir.Node, members: set[ir.Node], ctx: GraphContext) -> bool:
         if not ctx.is_constant(value) and value.producer() not in members:
             return False
     if not inputs and node.op_type != "ConstantOfShape":
+        return False
+    if node.op_type == "Round" and math.prod(ctx.static_shape(inputs[0]) or ()) >= ROUNDED_ELEMENTS:
         return False
     if any(ctx.dtype(v) not in NATIVE for v in inputs):
         return False
