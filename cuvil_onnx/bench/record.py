@@ -37,13 +37,18 @@ class Record:
             "card": self.card,
             "driver": _driver(),
             "versions": self.versions,
-            "command": " ".join(["python", "-m", f"benchmarks.{Path(sys.argv[0]).stem}", *sys.argv[1:]]),
+            "command": " ".join(["python", "-m", f"benchmarks.{_program(Path(sys.argv[0]))}", *sys.argv[1:]]),
             "metrics": self.metrics,
         }
         path = root / card_folder(self.card) / f"{self.name}_{now:%Y%m%d_%H%M%S}.json"
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(json.dumps(record, indent=1) + "\n", encoding="utf-8")
         return path
+
+
+def _program(file: Path) -> str:
+    """The module that runs: a package runs its ``__main__``."""
+    return file.parent.name if file.stem == "__main__" else file.stem
 
 
 def card_folder(card: str) -> str:
