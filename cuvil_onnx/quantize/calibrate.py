@@ -84,13 +84,17 @@ class Observation:
             yield self._plan[index].site, self._advance(self._plan[index])
             self.done = index + 1
             if time.monotonic() - self._saved >= SAVE_SECONDS:
-                self.save()
+                self._save()
 
-    def save(self) -> None:
+    def _save(self) -> None:
         """Writes the state after the last finished site, if there is a folder; interrupted, it leaves the old one."""
         if self._file is None:
             return
-        live = [{name: _packed(value) for name, value in sample.items()} for sample in self._live]
+        try:
+            live = [{name: value.numpy() for name, value in sample.items()} for sample in self._live]
+        except Exception:  # numpy has no bfloat16, and sequences are no arrays: such models start over
+            self._file = None
+            return
         self._file.parent.mkdir(parents=True, exist_ok=True)
         temporary = self._file.with_suffix(f".{os.getpid()}")
         with temporary.open("wb") as file:
@@ -101,12 +105,15 @@ class Observation:
     def _load(self) -> tuple[int, list[dict[str, Any]]] | None:
         if self._file is None or not self._file.is_file():
             return None
+        import onnxruntime
+
         try:
             with self._file.open("rb") as file:
                 key, done, live = _Arrays(file).load()
             if key != self._key:
                 return None
-            return int(done), [{name: _unpacked(value) for name, value in sample.items()} for sample in live]
+            values = onnxruntime.OrtValue.ortvalue_from_numpy
+            return int(done), [{name: values(array) for name, array in sample.items()} for sample in live]
         except (OSError, ValueError, TypeError, EOFError, pickle.UnpicklingError):
             return None  # of another version, or cut short: start over
 
@@ -171,20 +178,6 @@ def _available() -> list[str]:
 
     present = onnxruntime.get_available_providers()
     return [name for name in PROVIDERS if name in present]
-
-
-def _packed(value: Any) -> Any:
-    """An OrtValue as type name and array; 16-bit floats without a numpy type travel as they are in memory."""
-    if value.is_tensor():
-        return value.data_type(), value.numpy()
-    raise CuvilError(f"a value of type {value.data_type()} between two pieces of the model cannot be saved")
-
-
-def _unpacked(packed: Any) -> Any:
-    import onnxruntime
-
-    _, array = packed
-    return onnxruntime.OrtValue.ortvalue_from_numpy(array)
 
 
 class _Arrays(pickle.Unpickler):
