@@ -207,17 +207,17 @@ class Pipeline:
         """Dead code, simplification, folding and merging, until nothing changes."""
         if infer_first:
             self.infer()
+        self.run(DEAD_CODE)
         for _ in range(MAX_CLEANUP_ROUNDS):
-            self.run(DEAD_CODE)
             changed = self.run(SHAPE_CHAIN)
             changed += self.run(FOLD)
             changed += self.phase(Phase.CLEANUP)
-            self.run(DEAD_CODE)
+            if changed:
+                self.run(DEAD_CODE)
             if not changed or not self.infer():
                 break
-        self.run(DEDUP)
-        self.run(CSE)
-        self.run(DEAD_CODE)
+        if self.run(DEDUP) + self.run(CSE):
+            self.run(DEAD_CODE)
 
     def quantize(self, settings: Settings) -> Outcome:
         """Quantizes weights, and takes out what only the float ones needed."""

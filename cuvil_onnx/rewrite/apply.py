@@ -229,7 +229,7 @@ def detach(nodes: Iterable[ir.Node]) -> None:
     """Makes nodes that are to go forget their inputs, so that they count as users of nothing; empties subgraphs."""
     for node in nodes:
         walk.drop_inputs(node)
-        for graph in walk.subgraphs(node):
+        for graph in walk.subgraphs(node) if node.attributes.data else ():
             for inner, _ in walk.all_graphs(graph):
                 members = list(inner)
                 for member in members:

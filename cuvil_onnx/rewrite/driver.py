@@ -134,15 +134,16 @@ class Driver:
 
     def _requeue(self, nodes: Sequence[ir.Node], values: Sequence[ir.Value | None], inputs: Iterable[ir.Value]) -> None:
         """Queues what the rewrite may have made possible: the new nodes, their readers, the producers and siblings."""
-        self._push(nodes)
+        near = list(nodes)
         for value in (*values, *inputs):
             if value is None:
                 continue
             producer = value.producer()
             if producer is not None:
-                self._push((producer,))
+                near.append(producer)
             if walk.use_count(value) <= MAX_REQUEUED_USERS:
-                self._push(walk.each_user(value))
+                near.extend(walk.each_user(value))
+        self._push(near)
 
 
 def _shape_text(values: Sequence[ir.Value], ctx: GraphContext) -> str:

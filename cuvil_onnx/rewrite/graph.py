@@ -47,7 +47,7 @@ class GraphContext:
         self.memo: dict[Hashable, Any] = {}
         self._names: set[str] = set()
         self._counters: dict[str, int] = {}
-        self._scalars: dict[tuple[str, bytes], ir.Value] = {}
+        self._scalars: dict[tuple[ir.DataType, tuple[int, ...], bytes], ir.Value] = {}
         self.refresh()
 
     def refresh(self) -> None:
@@ -86,13 +86,13 @@ class GraphContext:
     def adopt(self, node: ir.Node) -> None:
         """Takes note of a node that has just entered a graph: its domain's import and its subgraphs."""
         self.model.graph.opset_imports.setdefault(node.domain, 1)
-        for inner in walk.subgraphs(node):
+        for inner in walk.subgraphs(node) if node.attributes.data else ():
             self.owners[inner] = node
             self.owners.update((g, o) for g, o in walk.all_graphs(inner) if o is not None)
 
     def abandon(self, node: ir.Node) -> None:
         """Forgets the subgraphs of a node that is about to go."""
-        for graph in walk.subgraphs(node):
+        for graph in walk.subgraphs(node) if node.attributes.data else ():
             for inner, _ in walk.all_graphs(graph):
                 self.owners.pop(inner, None)
 
@@ -241,13 +241,14 @@ class GraphContext:
     def initializer(self, data: npt.NDArray[Any] | ir.TensorProtocol, hint: str = "const") -> ir.Value:
         """A new constant of the main graph, visible everywhere. Small ones with the same bits are shared."""
         tensor = ir.Tensor(np.asarray(data)) if isinstance(data, (np.ndarray, np.generic)) else data
-        key = (f"{tensor.dtype}{tensor.shape}", tensor.tobytes()) if tensor.nbytes <= 64 else None
+        dims = tuple(tensor.shape.numpy())
+        key = (tensor.dtype, dims, tensor.tobytes()) if tensor.nbytes <= 64 else None
         if key is not None:
             known = self._scalars.get(key)
             if known is not None and known.is_initializer() and known.graph is self.model.graph:
                 return known
         name = self.fresh_name(hint)
-        value = ir.Value(name=name, type=ir.TensorType(tensor.dtype), shape=ir.Shape(tensor.shape.numpy()))
+        value = ir.Value(name=name, type=ir.TensorType(tensor.dtype), shape=ir.Shape(dims))
         value.const_value = named(tensor, name)
         self.model.graph.register_initializer(value)
         if key is not None:

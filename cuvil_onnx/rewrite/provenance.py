@@ -10,6 +10,8 @@ import onnx_ir as ir
 RULE_KEY = "cuvil.rule"
 FROM_KEY = "cuvil.from"
 
+_ENCODER = json.JSONEncoder(ensure_ascii=False)
+
 
 def origins(nodes: Iterable[ir.Node]) -> tuple[str, ...]:
     """Names of the nodes of the caller's model that ``nodes`` stand for, in their order, each once.
@@ -32,7 +34,7 @@ def origins(nodes: Iterable[ir.Node]) -> tuple[str, ...]:
 
 def stamp(new_nodes: Iterable[ir.Node], names: Iterable[str], rule: str) -> None:
     """Writes the rule's name and the names of the original nodes on every new node."""
-    text = json.dumps(list(names), ensure_ascii=False)
+    text = _ENCODER.encode(list(names))
     for node in new_nodes:
         node.metadata_props[RULE_KEY] = rule
         node.metadata_props[FROM_KEY] = text
