@@ -1,5 +1,5 @@
-// Kernels that start while the one in front of them ends: programmatic dependent launch (CUDA programming guide,
-// "Programmatic Dependent Launch and Synchronization"). What a launch costs is then hidden behind that kernel.
+// Products that start while the kernel in front of them ends, to fetch their weights meanwhile: programmatic dependent
+// launch (CUDA programming guide, "Programmatic Dependent Launch and Synchronization").
 #pragma once
 
 #include <cuda_runtime.h>
@@ -10,12 +10,20 @@
 
 namespace cuvil::device {
 
-// The first statement of each kernel that launch_early starts, for all its threads: nothing that the kernel in front
-// wrote may be read, and nothing that it reads may be written, before. A block that left without it could let the
-// kernel behind start before the one in front has ended. The kernel behind may start at once, since it waits here too.
-__device__ __forceinline__ void wait_for_predecessor() {
+// For kernels that products often follow: a product launched by launch_early may start once all blocks of this one run.
+// Where the kernel behind was launched as usual, this does nothing.
+__device__ __forceinline__ void let_successor_start() {
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
   asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
+#endif
+}
+
+// In each kernel that launch_early starts, for all its threads: nothing that the kernel in front wrote may be read, and
+// nothing that it reads may be written, before. A block that left without it could let the kernel behind start before
+// the one in front has ended.
+__device__ __forceinline__ void wait_for_predecessor() {
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
+  let_successor_start();
   asm volatile("griddepcontrol.wait;" ::: "memory");
 #endif
 }

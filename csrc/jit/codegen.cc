@@ -64,7 +64,6 @@ class Writer {
          << "const int V = " << spec_.vector << ", U = " << spec_.unroll << ", T = " << kThreads << ";\n"
          << "const bool STREAM = " << (spec_.stream ? "true" : "false") << ";\n"
          << "extern \"C\" __global__ void __launch_bounds__(T) " << kKernelName << "(const Params p) {\n"
-         << "wait_for_predecessor();\n"
          << "const I count = I(p.word[" << slots_.count() << "]);\n"
          << "const I tile = I(blockIdx.x) * (T * U * V), first = tile + threadIdx.x * V;\n"
          << "const bool whole = tile + T * U * V <= count;\n";

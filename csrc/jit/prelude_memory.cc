@@ -18,14 +18,6 @@ struct f16 { u16 bits; };
 struct bf16 { u16 bits; };
 struct b8 { u8 bits; };
 
-// As device::wait_for_predecessor (device/launch.cuh), which says why it comes first.
-FN void wait_for_predecessor() {
-#if __CUDA_ARCH__ >= 900
-  asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
-  asm volatile("griddepcontrol.wait;" ::: "memory");
-#endif
-}
-
 // Storage to computation: exact.
 template <class T> FN T up(T x) { return x; }
 FN float up(f16 x) { float r; asm("cvt.f32.f16 %0, %1;" : "=f"(r) : "h"(x.bits)); return r; }

@@ -20,7 +20,7 @@ template <typename T, int N, typename Div, typename Act>
 __global__ void __launch_bounds__(kThreads)
     epilogue_kernel(T* __restrict__ y, const T* __restrict__ bias, const T* __restrict__ z, typename Div::Index vectors,
                     Div inner, Div channels, ActivationParams act) {
-  device::wait_for_predecessor();
+  device::let_successor_start();
   using Index = typename Div::Index;
   const Index i = static_cast<Index>(blockIdx.x) * kThreads + threadIdx.x;
   if (i >= vectors) return;
@@ -50,10 +50,9 @@ template <typename T, int N, typename Div, typename Act>
 cudaError_t launch(const EpilogueParams& p, cudaStream_t stream) {
   using Index = typename Div::Index;
   const int64_t vectors = p.count / N;
-  device::launch_early(epilogue_kernel<T, N, Div, Act>, device::blocks_for(vectors, kThreads), kThreads, 0, stream,
-                       static_cast<T*>(p.y), static_cast<const T*>(p.bias), static_cast<const T*>(p.z),
-                       static_cast<Index>(vectors), Div(static_cast<Index>(p.inner)),
-                       Div(static_cast<Index>(p.channels)), p.activation);
+  epilogue_kernel<T, N, Div, Act><<<device::blocks_for(vectors, kThreads), kThreads, 0, stream>>>(
+      static_cast<T*>(p.y), static_cast<const T*>(p.bias), static_cast<const T*>(p.z), static_cast<Index>(vectors),
+      Div(static_cast<Index>(p.inner)), Div(static_cast<Index>(p.channels)), p.activation);
   return cudaGetLastError();
 }
 

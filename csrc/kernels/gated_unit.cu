@@ -16,7 +16,7 @@ constexpr int kThreads = 256;
 template <typename T, int V, typename Act, typename Div>
 __global__ void __launch_bounds__(kThreads) gated_unit(const T* __restrict__ x, T* __restrict__ y, int64_t total,
                                                        Div columns, bool gate_first, ActivationParams activation) {
-  wait_for_predecessor();
+  let_successor_start();
   using C = Compute<T>;
   const int64_t step = static_cast<int64_t>(gridDim.x) * kThreads;
   for (int64_t i = static_cast<int64_t>(blockIdx.x) * kThreads + threadIdx.x; i < total; i += step) {
@@ -43,11 +43,11 @@ cudaError_t launch_vector(const GatedUnitParams& p, cudaStream_t stream) {
   const T* x = static_cast<const T*>(p.x);
   T* y = static_cast<T*>(p.y);
   if (total <= kMaxIndex32) {
-    launch_early(gated_unit<T, V, Act, FastDiv32>, grid, kThreads, 0, stream, x, y, total,
-                 FastDiv32(static_cast<uint32_t>(columns)), p.gate_first, p.activation);
+    gated_unit<T, V, Act><<<grid, kThreads, 0, stream>>>(x, y, total, FastDiv32(static_cast<uint32_t>(columns)),
+                                                         p.gate_first, p.activation);
   } else {
-    launch_early(gated_unit<T, V, Act, Div64>, grid, kThreads, 0, stream, x, y, total,
-                 Div64(static_cast<uint64_t>(columns)), p.gate_first, p.activation);
+    gated_unit<T, V, Act>
+        <<<grid, kThreads, 0, stream>>>(x, y, total, Div64(static_cast<uint64_t>(columns)), p.gate_first, p.activation);
   }
   return cudaGetLastError();
 }

@@ -1,6 +1,5 @@
 #include "device/by_type.cuh"
 #include "device/index.cuh"
-#include "device/launch.cuh"
 #include "device/vec.cuh"
 #include "kernels/gather.cuh"
 
@@ -14,7 +13,6 @@ template <typename T, typename Div>
 __global__ void __launch_bounds__(kThreads)
     gather(const T* __restrict__ data, const void* __restrict__ indices, T* __restrict__ output, bool wide,
            int64_t total, int64_t axis, Div count, Div inner, int* out_of_range) {
-  device::wait_for_predecessor();
   const int64_t step = static_cast<int64_t>(gridDim.x) * kThreads;
   for (int64_t i = static_cast<int64_t>(blockIdx.x) * kThreads + threadIdx.x; i < total; i += step) {
     typename Div::Index row, column, outer, j;
@@ -76,13 +74,13 @@ cudaError_t gather_as(const GatherParams& p, cudaStream_t stream) {
   const T* data = static_cast<const T*>(p.data);
   T* output = static_cast<T*>(p.output);
   if (total <= device::kMaxIndex32)
-    device::launch_early(gather<T, device::FastDiv32>, grid(total), kThreads, 0, stream, data, p.indices, output,
-                         p.indices64, total, p.axis, device::FastDiv32(static_cast<uint32_t>(p.count)),
-                         device::FastDiv32(static_cast<uint32_t>(inner)), p.out_of_range);
+    gather<T, device::FastDiv32><<<grid(total), kThreads, 0, stream>>>(
+        data, p.indices, output, p.indices64, total, p.axis, device::FastDiv32(static_cast<uint32_t>(p.count)),
+        device::FastDiv32(static_cast<uint32_t>(inner)), p.out_of_range);
   else
-    device::launch_early(gather<T, device::Div64>, grid(total), kThreads, 0, stream, data, p.indices, output,
-                         p.indices64, total, p.axis, device::Div64(static_cast<uint64_t>(p.count)),
-                         device::Div64(static_cast<uint64_t>(inner)), p.out_of_range);
+    gather<T, device::Div64><<<grid(total), kThreads, 0, stream>>>(
+        data, p.indices, output, p.indices64, total, p.axis, device::Div64(static_cast<uint64_t>(p.count)),
+        device::Div64(static_cast<uint64_t>(inner)), p.out_of_range);
   return cudaGetLastError();
 }
 

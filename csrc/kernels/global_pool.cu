@@ -1,7 +1,6 @@
 // Global pooling: a warp a channel where pixels are contiguous, a block a tile of channels where channels are.
 #include "device/by_type.cuh"
 #include "device/index.cuh"
-#include "device/launch.cuh"
 #include "device/pool_reduce.cuh"
 #include "device/vec.cuh"
 #include "kernels/pool.cuh"
@@ -32,7 +31,6 @@ __device__ __forceinline__ T finish(Compute<T> total, int64_t pixels) {
 template <typename T, bool Max>
 __global__ void __launch_bounds__(kThreads)
     channels_first_kernel(const T* __restrict__ x, T* __restrict__ y, int64_t planes, int64_t pixels) {
-  device::wait_for_predecessor();
   const int64_t plane = static_cast<int64_t>(blockIdx.x) * kWarps + threadIdx.x / 32;
   if (plane >= planes) return;
   const int lane = threadIdx.x % 32;
@@ -51,7 +49,6 @@ constexpr int kMostLanes = 16;
 template <typename T, int N, bool Max, int kLanes>
 __global__ void __launch_bounds__(kThreads)
     channels_last_kernel(const T* __restrict__ x, T* __restrict__ y, int64_t c, int64_t pixels) {
-  device::wait_for_predecessor();
   constexpr int kRows = kThreads / kLanes;
   __shared__ Compute<T> partial[kWarps][kLanes * N];
   const int lane = threadIdx.x % kLanes, row = threadIdx.x / kLanes, warp = threadIdx.x / 32;
@@ -101,9 +98,8 @@ cudaError_t launch_last(const GlobalPoolParams& p, cudaStream_t stream) {
   for (int64_t first = 0; first < p.n; first += kSlice) {
     const int64_t images = p.n - first < kSlice ? p.n - first : kSlice;
     const dim3 grid(device::blocks_for(p.c / N, kLanes), static_cast<unsigned>(images));
-    device::launch_early(channels_last_kernel<T, N, Max, kLanes>, grid, kThreads, 0, stream,
-                         static_cast<const T*>(p.x) + first * p.pixels * p.c, static_cast<T*>(p.y) + first * p.c, p.c,
-                         p.pixels);
+    channels_last_kernel<T, N, Max, kLanes><<<grid, kThreads, 0, stream>>>(
+        static_cast<const T*>(p.x) + first * p.pixels * p.c, static_cast<T*>(p.y) + first * p.c, p.c, p.pixels);
   }
   return cudaGetLastError();
 }
@@ -128,8 +124,8 @@ template <typename T, bool Max>
 cudaError_t launch(const GlobalPoolParams& p, cudaStream_t stream) {
   if (!p.channels_last) {
     const int64_t planes = p.n * p.c;
-    device::launch_early(channels_first_kernel<T, Max>, device::blocks_for(planes, kWarps), kThreads, 0, stream,
-                         static_cast<const T*>(p.x), static_cast<T*>(p.y), planes, p.pixels);
+    channels_first_kernel<T, Max><<<device::blocks_for(planes, kWarps), kThreads, 0, stream>>>(
+        static_cast<const T*>(p.x), static_cast<T*>(p.y), planes, p.pixels);
     return cudaGetLastError();
   }
   constexpr int N = device::kVec16<T>;

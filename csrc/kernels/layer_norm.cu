@@ -52,7 +52,7 @@ __device__ __forceinline__ void add_to(Compute<T>* v, const T* p) {
 
 template <typename L>
 __global__ void __launch_bounds__(L::kBlock) norm_rows(const Args<typename L::Element> a) {
-  wait_for_predecessor();
+  let_successor_start();
   using T = typename L::Element;
   using C = Compute<T>;
   constexpr int V = L::V, kVecs = L::Ept / V;
@@ -132,7 +132,6 @@ __global__ void __launch_bounds__(L::kBlock) norm_rows(const Args<typename L::El
 // x, and with it a `sum` or `y` in the same place, is written in the last pass only.
 template <typename T, int V>
 __global__ void __launch_bounds__(1024) norm_long_rows(const Args<T> a) {
-  wait_for_predecessor();
   using C = Compute<T>;
   __shared__ C scratch[32];
   const int64_t row = blockIdx.x;
@@ -182,10 +181,10 @@ __global__ void __launch_bounds__(1024) norm_long_rows(const Args<T> a) {
 template <typename T, int V>
 void launch_vectors(const Args<T>& a, bool whole, cudaStream_t stream) {
   const auto in_registers = [&]<typename L>() {
-    launch_early(norm_rows<L>, blocks_for(a.rows, L::kRows), L::kBlock, 0, stream, a);
+    norm_rows<L><<<blocks_for(a.rows, L::kRows), L::kBlock, 0, stream>>>(a);
   };
   if (!whole || !with_row_layout<T, V>(a.rows, a.n, in_registers)) {
-    launch_early(norm_long_rows<T, V>, static_cast<unsigned>(a.rows), 1024, 0, stream, a);
+    norm_long_rows<T, V><<<static_cast<unsigned>(a.rows), 1024, 0, stream>>>(a);
   }
 }
 

@@ -1,6 +1,5 @@
 #include "device/by_type.cuh"
 #include "device/index.cuh"
-#include "device/launch.cuh"
 #include "device/pool_reduce.cuh"
 #include "device/vec.cuh"
 #include "kernels/pool.cuh"
@@ -18,7 +17,6 @@ constexpr int kThreads = 256;
 // passes `outer` = n, `inner` = c / N for the first, n * c and 1 for the second.
 template <typename T, int N, typename Reduce, typename Index>
 __global__ void __launch_bounds__(kThreads) pool_kernel(PoolParams p, Index outer, Index inner) {
-  device::wait_for_predecessor();
   Index i = static_cast<Index>(blockIdx.x) * kThreads + threadIdx.x;
   const Index inner_at = i % inner;
   i /= inner;
@@ -75,11 +73,11 @@ cudaError_t launch(const PoolParams& p, cudaStream_t stream) {
   const unsigned blocks = device::blocks_for(threads, kThreads);
   // The last block computes indices past the end before it sees that they are: half the range leaves room for them.
   if (outer * inner * N * in_pixels <= device::kMaxIndex32 && threads * N <= device::kMaxIndex32)
-    device::launch_early(pool_kernel<T, N, Reduce, uint32_t>, blocks, kThreads, 0, stream, p,
-                         static_cast<uint32_t>(outer), static_cast<uint32_t>(inner));
+    pool_kernel<T, N, Reduce, uint32_t>
+        <<<blocks, kThreads, 0, stream>>>(p, static_cast<uint32_t>(outer), static_cast<uint32_t>(inner));
   else
-    device::launch_early(pool_kernel<T, N, Reduce, uint64_t>, blocks, kThreads, 0, stream, p,
-                         static_cast<uint64_t>(outer), static_cast<uint64_t>(inner));
+    pool_kernel<T, N, Reduce, uint64_t>
+        <<<blocks, kThreads, 0, stream>>>(p, static_cast<uint64_t>(outer), static_cast<uint64_t>(inner));
   return cudaGetLastError();
 }
 

@@ -1,5 +1,4 @@
 #include "device/index.cuh"
-#include "device/launch.cuh"
 #include "device/vec.cuh"
 #include "kernels/rotary.cuh"
 
@@ -22,7 +21,6 @@ __device__ __forceinline__ int64_t cache_row(const RotaryParams& p, int64_t b, i
 // A thread rotates V pairs, or copies V elements behind the rotated ones. `chunks`: threads a head of a token.
 template <typename T, int V, typename Div>
 __global__ void __launch_bounds__(kThreads) rotary(RotaryParams p, int64_t total, Div chunks, Div inner, Div outer) {
-  wait_for_predecessor();
   const int64_t i = static_cast<int64_t>(blockIdx.x) * kThreads + threadIdx.x;
   if (i >= total) return;
   typename Div::Index line, chunk, rest, last, first, middle;
@@ -75,12 +73,12 @@ cudaError_t launch_vectors(const RotaryParams& p, cudaStream_t stream) {
   const int64_t inner = p.heads_first ? p.seq : p.heads, outer = p.heads_first ? p.heads : p.seq;
   if (total <= kMaxIndex32) {
     const auto div = [](int64_t d) { return FastDiv32(static_cast<uint32_t>(d)); };
-    launch_early(rotary<T, V, FastDiv32>, blocks_for(total, kThreads), kThreads, 0, stream, p, total, div(chunks),
-                 div(inner), div(outer));
+    rotary<T, V, FastDiv32>
+        <<<blocks_for(total, kThreads), kThreads, 0, stream>>>(p, total, div(chunks), div(inner), div(outer));
   } else {
     const auto div = [](int64_t d) { return Div64(static_cast<uint64_t>(d)); };
-    launch_early(rotary<T, V, Div64>, blocks_for(total, kThreads), kThreads, 0, stream, p, total, div(chunks),
-                 div(inner), div(outer));
+    rotary<T, V, Div64>
+        <<<blocks_for(total, kThreads), kThreads, 0, stream>>>(p, total, div(chunks), div(inner), div(outer));
   }
   return cudaGetLastError();
 }

@@ -1,7 +1,6 @@
 #include <type_traits>
 
 #include "device/by_type.cuh"
-#include "device/launch.cuh"
 #include "device/vec.cuh"
 #include "kernels/rotary_half.cuh"
 
@@ -41,7 +40,6 @@ __device__ __forceinline__ void write(T* p, const Compute<T> (&v)[V]) {
 // unit reads all it writes before it writes, so that y may be x.
 template <typename T, typename F, int V, bool kAligned, bool kInterleaved>
 __global__ void __launch_bounds__(kThreads) rotary_half(const RotaryHalfParams p, int units) {
-  wait_for_predecessor();
   using C = Compute<T>;
   const int half = p.rotary_dim / 2;
   const int turns = (kInterleaved ? p.rotary_dim : half) / V;  // units that rotate a head
@@ -118,8 +116,9 @@ cudaError_t launch_vector(const RotaryHalfParams& p, cudaStream_t stream) {
   }
   if (p.rows > INT32_MAX || units > INT32_MAX) return cudaErrorInvalidValue;
   const int64_t threads = (units + 31) / 32 * 32;
-  launch_early(rotary_half<T, F, V, kAligned, kInterleaved>, static_cast<unsigned>(p.rows),
-               static_cast<unsigned>(threads < kThreads ? threads : kThreads), 0, stream, p, static_cast<int>(units));
+  rotary_half<T, F, V, kAligned, kInterleaved>
+      <<<static_cast<unsigned>(p.rows), static_cast<unsigned>(threads < kThreads ? threads : kThreads), 0, stream>>>(
+          p, static_cast<int>(units));
   return cudaGetLastError();
 }
 

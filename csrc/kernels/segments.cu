@@ -1,5 +1,4 @@
 #include "device/index.cuh"
-#include "device/launch.cuh"
 #include "device/vec.cuh"
 #include "kernels/segments.cuh"
 
@@ -43,7 +42,6 @@ __device__ __forceinline__ void copy(const Piece& p, int64_t first) {
 }
 
 __global__ void __launch_bounds__(kThreads) segments(const __grid_constant__ Table table) {
-  device::wait_for_predecessor();
   int low = 0, high = table.count - 1;
   while (low < high) {
     const int middle = (low + high) / 2;
@@ -99,7 +97,7 @@ cudaError_t launch_segments(const SegmentsParams& params, cudaStream_t stream) {
   }
   if (table.count == 0) return cudaSuccess;
   if (blocks > device::kMaxIndex32) return cudaErrorInvalidValue;
-  device::launch_early(segments, static_cast<unsigned>(blocks), kThreads, 0, stream, table);
+  segments<<<static_cast<unsigned>(blocks), kThreads, 0, stream>>>(table);
   return cudaGetLastError();
 }
 

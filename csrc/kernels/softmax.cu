@@ -2,7 +2,6 @@
 
 #include "device/by_type.cuh"
 #include "device/index.cuh"
-#include "device/launch.cuh"
 #include "device/row.cuh"
 #include "kernels/softmax.cuh"
 
@@ -52,7 +51,6 @@ struct Finish {
 template <typename L>
 __global__ void __launch_bounds__(L::kBlock)
     softmax_rows(const typename L::Element* x, typename L::Element* y, int64_t rows, int n, bool log) {
-  wait_for_predecessor();
   using C = Compute<typename L::Element>;
   __shared__ C scratch[32];
   const int64_t row = L::row();
@@ -81,7 +79,6 @@ __global__ void __launch_bounds__(L::kBlock)
 // Rows too long for the registers of a block: one reading for maximum and sum together, one for the result.
 template <typename T, int V>
 __global__ void __launch_bounds__(1024) softmax_long_rows(const T* x, T* y, int64_t n, bool log) {
-  wait_for_predecessor();
   using C = Compute<T>;
   __shared__ C scratch[32];
   const T* in = x + blockIdx.x * n;
@@ -137,7 +134,6 @@ __device__ __forceinline__ void column_reduce(C (&v)[V], Op op, C (*shared)[V][X
 template <typename T, int X, int Y, int Held, int V>
 __global__ void __launch_bounds__(X* Y)
     softmax_short_columns(const T* x, T* y, int64_t columns, int64_t n, int64_t inner, bool log) {
-  wait_for_predecessor();
   using C = Compute<T>;
   __shared__ C scratch[Y][V][X];
   const Columns<V> at(columns, n, inner);
@@ -187,7 +183,6 @@ __global__ void __launch_bounds__(X* Y)
 template <typename T>
 __global__ void __launch_bounds__(1024)
     softmax_long_columns(const T* x, T* y, int64_t columns, int64_t n, int64_t inner, bool log) {
-  wait_for_predecessor();
   using C = Compute<T>;
   constexpr int Y = 32;
   __shared__ C scratch[Y][1][32];
@@ -212,11 +207,11 @@ void launch_rows(const SoftmaxParams& p, cudaStream_t stream) {
   const T* x = static_cast<const T*>(p.x);
   T* y = static_cast<T*>(p.y);
   const auto in_registers = [&]<typename L>() {
-    launch_early(softmax_rows<L>, blocks_for(p.outer, L::kRows), L::kBlock, 0, stream, x, y, p.outer,
-                 static_cast<int>(p.n), p.log);
+    softmax_rows<L>
+        <<<blocks_for(p.outer, L::kRows), L::kBlock, 0, stream>>>(x, y, p.outer, static_cast<int>(p.n), p.log);
   };
   if (!with_row_layout<T, V>(p.outer, p.n, in_registers)) {
-    launch_early(softmax_long_rows<T, V>, static_cast<unsigned>(p.outer), 1024, 0, stream, x, y, p.n, p.log);
+    softmax_long_rows<T, V><<<static_cast<unsigned>(p.outer), 1024, 0, stream>>>(x, y, p.n, p.log);
   }
 }
 
@@ -226,8 +221,8 @@ void launch_columns(const SoftmaxParams& p, cudaStream_t stream) {
   T* y = static_cast<T*>(p.y);
   const int64_t columns = p.outer * p.inner;
   const auto in_registers = [&]<int X, int Y, int Held>() {
-    launch_early(softmax_short_columns<T, X, Y, Held, V>, blocks_for(columns, X * V), dim3(X, Y), 0, stream, x, y,
-                 columns, p.n, p.inner, p.log);
+    softmax_short_columns<T, X, Y, Held, V>
+        <<<blocks_for(columns, X * V), dim3(X, Y), 0, stream>>>(x, y, columns, p.n, p.inner, p.log);
   };
   if (p.n <= 4) {
     in_registers.template operator()<128, 1, 4>();
@@ -238,8 +233,7 @@ void launch_columns(const SoftmaxParams& p, cudaStream_t stream) {
   } else if (p.n <= 256) {
     in_registers.template operator()<32, 16, 16>();
   } else {
-    launch_early(softmax_long_columns<T>, blocks_for(columns, 32), dim3(32, 32), 0, stream, x, y, columns, p.n, p.inner,
-                 p.log);
+    softmax_long_columns<T><<<blocks_for(columns, 32), dim3(32, 32), 0, stream>>>(x, y, columns, p.n, p.inner, p.log);
   }
 }
 

@@ -2,7 +2,6 @@
 #include <cstdlib>
 
 #include "device/index.cuh"
-#include "device/launch.cuh"
 #include "device/vec.cuh"
 #include "kernels/strided_copy.cuh"
 
@@ -48,7 +47,6 @@ __device__ __forceinline__ int64_t input_offset(const Layout<Div, Rank>& l, type
 template <typename T, int V, bool SameRow, int Rank, bool Exact, typename Div>
 __global__ void __launch_bounds__(kThreads)
     strided_copy(const T* __restrict__ in, T* __restrict__ out, int64_t groups, Layout<Div, Rank> l) {
-  device::wait_for_predecessor();
   using Index = typename Div::Index;
   const int64_t step = static_cast<int64_t>(gridDim.x) * kThreads;
   for (int64_t g = static_cast<int64_t>(blockIdx.x) * kThreads + threadIdx.x; g < groups; g += step) {
@@ -77,8 +75,8 @@ cudaError_t launch(const StridedCopyParams& p, int64_t size, cudaStream_t stream
   }
   const int64_t groups = size / V;
   const unsigned blocks = static_cast<unsigned>(std::min<int64_t>((groups + kThreads - 1) / kThreads, 1 << 30));
-  device::launch_early(strided_copy<T, V, SameRow, Rank, Exact, Div>, blocks, kThreads, 0, stream,
-                       static_cast<const T*>(p.input), static_cast<T*>(p.output), groups, l);
+  strided_copy<T, V, SameRow, Rank, Exact, Div>
+      <<<blocks, kThreads, 0, stream>>>(static_cast<const T*>(p.input), static_cast<T*>(p.output), groups, l);
   return cudaGetLastError();
 }
 

@@ -1,5 +1,4 @@
 #include "device/index.cuh"
-#include "device/launch.cuh"
 #include "device/vec.cuh"
 #include "kernels/transpose.cuh"
 
@@ -68,7 +67,6 @@ __global__ void __launch_bounds__(kThreads)
     transpose(const device::Uint<Size>* __restrict__ in, device::Uint<Size>* __restrict__ out, int64_t extent_a,
               int64_t extent_b, int64_t in_stride_b, int64_t out_stride_a, device::FastDiv32 tiles_a,
               device::FastDiv32 tiles_b, Batch batch) {
-  device::wait_for_predecessor();
   using T = device::Uint<Size>;
   using Tl = Tile<Size, VA>;
   __shared__ alignas(16) uint32_t tile[Tl::kSize];
@@ -167,10 +165,9 @@ cudaError_t launch(const TransposeParams& p, cudaStream_t stream) {
   const bool vec_out = aligned(p.output, p.extent_b, p.out_stride_a, p.batch_rank, p.batch_out_stride, Tl::kV);
   const auto kernel = vec_in ? (vec_out ? transpose<Size, VA, true, true> : transpose<Size, VA, true, false>)
                              : (vec_out ? transpose<Size, VA, false, true> : transpose<Size, VA, false, false>);
-  device::launch_early(kernel, static_cast<unsigned>(blocks), kThreads, 0, stream, static_cast<const T*>(p.input),
-                       static_cast<T*>(p.output), p.extent_a, p.extent_b, p.in_stride_b, p.out_stride_a,
-                       device::FastDiv32(static_cast<uint32_t>(tiles_a)),
-                       device::FastDiv32(static_cast<uint32_t>(tiles_b)), batch);
+  kernel<<<static_cast<unsigned>(blocks), kThreads, 0, stream>>>(
+      static_cast<const T*>(p.input), static_cast<T*>(p.output), p.extent_a, p.extent_b, p.in_stride_b, p.out_stride_a,
+      device::FastDiv32(static_cast<uint32_t>(tiles_a)), device::FastDiv32(static_cast<uint32_t>(tiles_b)), batch);
   return cudaGetLastError();
 }
 

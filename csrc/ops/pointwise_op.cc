@@ -2,8 +2,6 @@
 
 #include <utility>
 
-#include "core/cuda_check.h"
-#include "core/early_launch.h"
 #include "jit/codegen.h"
 #include "jit/kernel.h"
 
@@ -67,16 +65,8 @@ void PointwiseOp::compute(OpContext& ctx) {
     params[static_cast<size_t>(slots.output(static_cast<int>(o)))] = reinterpret_cast<uint64_t>(outputs_[o].data);
   // The kernel takes the whole array by value: one argument, copied by the launch.
   void* arguments[] = {params.data()};
-  cudaLaunchAttribute early{};  // the kernel waits for its predecessor by itself (device/launch.cuh)
-  early.id = cudaLaunchAttributeProgrammaticStreamSerialization;
-  early.val.programmaticStreamSerializationAllowed = 1;
-  cudaLaunchConfig_t config{};
-  config.gridDim = dim3(launch.plan.blocks);
-  config.blockDim = dim3(jit::kThreads);
-  config.stream = ctx.stream();
-  config.attrs = &early;
-  config.numAttrs = early_launch() ? 1 : 0;
-  CUVIL_CUDA(cudaLaunchKernelExC(&config, reinterpret_cast<const void*>(launch.kernel), arguments));
+  CUVIL_CUDA(cudaLaunchKernel(reinterpret_cast<const void*>(launch.kernel), dim3(launch.plan.blocks),
+                              dim3(jit::kThreads), arguments, 0, ctx.stream()));
 }
 
 }  // namespace cuvil
