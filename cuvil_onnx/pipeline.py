@@ -52,6 +52,9 @@ DEDUP = Pass("initializer_dedup", Exactness.EXACT, merge_equal_initializers)
 SENSITIVITY = "sensitivity"
 """The name under which ``skip`` leaves out the measurement of what 16 bits cost."""
 
+TRAINED = ("dequantized_matmul", "dequantized_gather")
+"""The rules for weights that are quantized already, which ``quantize`` applies without the others."""
+
 
 @dataclasses.dataclass(frozen=True)
 class Inputs:
@@ -224,12 +227,21 @@ class Pipeline:
         start = time.perf_counter()
         types = {"fp16": ir.DataType.FLOAT16, "bf16": ir.DataType.BFLOAT16}
         settings = dataclasses.replace(settings, scale_dtype=types.get(self._options.precision))
+        if settings.format == "cuvil":
+            self.trained()
         outcome = quantize_model(self._ctx, settings, keep_float=self._options.keep_float)
         if outcome.summary.layers:
             self._trace.add_fired(QUANTIZE, Exactness.APPROXIMATE, count=len(outcome.summary.layers))
         remove_dead_code(self._ctx, self._trace)
         self._time(QUANTIZE, start)
         return outcome
+
+    def trained(self) -> None:
+        """Weights that are quantized already, as training left them, in the form that the others get."""
+        rules = [r for r in all_rules() if r.name in TRAINED and self.enabled(r.name)]
+        if rules and Driver(rules, self._ctx, self._trace).run():
+            self.run(DEAD_CODE)
+            self.infer()
 
     def find_sensitive(self, target: ir.DataType, inputs: Inputs) -> None:
         """Measures the conversion to ``target`` before it is done; the trace holds what to keep in float32."""

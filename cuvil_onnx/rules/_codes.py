@@ -145,6 +145,9 @@ def operands(weight: Weight, graph: ir.Graph, ctx: GraphContext) -> Operands:
     """
     codes, scales, *rest = weight.node.inputs
     zeros = rest[0] if rest else None
+    held = ctx.tensor(zeros)
+    if held is not None and not codes_of(held).any():
+        zeros = None  # as when they are absent
     assert codes is not None and scales is not None
     tensor = ctx.tensor(codes)
     assert tensor is not None

@@ -132,6 +132,12 @@ def test_codes_of_8_bits_that_fit_4_become_4(kind):
     assert wanted not in [i.data_type for i in fires(made, RULE, "dead_code").graph.initializer]
 
 
+def test_zero_points_of_zero_are_dropped():
+    text = f"{ONE} {{ w = DequantizeLinear<axis=0, block_size=16>(q, s, z) y = MatMul(x, w) }}"
+    made = model(text, q=codes("i4", K, N), s=steps(3, N), z=np.zeros((3, N), ml_dtypes.int4))
+    assert list(node_of(fires(made, RULE), "MatMulInt4").input) == ["x", "q", "s"]
+
+
 def test_an_epilogue_comes_along():
     text = f"{TWO} {{ {GROUPED} p = MatMul(x, w) a = Add(p, b) c = Add(r, a) y = Relu(c) }}"
     made = model(text, q=codes("i4", K, N), s=steps(3, N), b=weight(N))
