@@ -149,7 +149,7 @@ def _vowels() -> Array:
         frequency = harmonic * 120
         weight = sum(np.exp(-(((frequency - formant) / 200) ** 2)) for formant in (700, 1220))
         sound += weight * np.sin(harmonic * phase)
-    return (0.2 * sound * (np.sin(2 * np.pi * 2 * t) > -0.5)).astype(np.float32)
+    return (0.15 * sound * (np.sin(2 * np.pi * 2 * t) > -0.5)).astype(np.float32)
 
 
 def _photographs() -> list[Array]:

