@@ -11,13 +11,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-import numpy as np
 import onnx_ir as ir
 
 from cuvil_onnx.passes.simplify.unsqueeze import axes_of
 from cuvil_onnx.rewrite.graph import GraphContext
 from cuvil_onnx.rewrite.rule import Exactness, Match, Phase, Refusal, Replacement, Rule
-from cuvil_onnx.rules._arange import Arange, arange
+from cuvil_onnx.rules._arange import Arange, arange, selected
 from cuvil_onnx.rules._common import dims
 
 LOWEST_OPSET = 13  # axes as inputs
@@ -68,18 +67,7 @@ class GatherNd(Rule):
                 made.outputs[0].shape = ir.Shape([*known[0], *known[1][1:]])
             return Replacement((made,), made.outputs)
         counts: Sequence[Arange] = match.attrs["counts"]
-        nodes = _first(x, counts, ctx)
-        value = nodes[-1].outputs[0] if nodes else x
-        axes = [axis for axis in range(match.attrs["rank"]) if axis not in [c.axis for c in counts]]
-        if axes:
-            nodes.append(ctx.node("Unsqueeze", [value, ctx.initializer(np.array(axes, np.int64), "axes")]))
-            value = nodes[-1].outputs[0]
-            value.type = x.type
-            sizes = [(dims(c.source, ctx) or (None,) * c.rank)[c.axis] for c in counts]
-            shape: list[int | str | None] = [1] * match.attrs["rank"]
-            for count, size in zip(counts, sizes, strict=True):
-                shape[count.axis] = size
-            value.shape = ir.Shape(shape)
+        nodes, value = selected(x, counts, match.attrs["rank"], ctx)
         if match.attrs["to"] is not None:
             nodes.append(ctx.node("Cast", [value], {"to": match.attrs["to"]}, like=like))
             value = nodes[-1].outputs[0]
@@ -96,28 +84,3 @@ def _counted(value: ir.Value | None, ctx: GraphContext) -> Arange | None:
     expand = ctx.producer(source, "Expand")
     found = arange(source if expand is None else expand.inputs[0], ctx)
     return found if found is not None and found.rank == rank - 1 else None
-
-
-def _first(x: ir.Value, counts: Sequence[Arange], ctx: GraphContext) -> list[ir.Node]:
-    """The nodes that cut off what is not counted of x; none where x is known to have just that many."""
-    shape = dims(x, ctx) or (None, None)
-    sizes = [(dims(c.source, ctx) or (None,) * c.rank)[c.axis] for c in counts]
-    cut = [axis for axis in range(2) if shape[axis] is None or shape[axis] != sizes[axis]]
-    if not cut:
-        return []
-    one = ctx.initializer(np.array([1], np.int64), "one")
-    nodes = [ctx.node("Reshape", [counts[axis].limit, one]) for axis in cut]
-    ends = [n.outputs[0] for n in nodes]
-    for end in ends:
-        end.type, end.shape = ir.TensorType(ir.DataType.INT64), ir.Shape([1])
-    if len(ends) > 1:
-        nodes.append(ctx.node("Concat", ends, {"axis": 0}))
-        ends = list(nodes[-1].outputs)
-        ends[0].type, ends[0].shape = ir.TensorType(ir.DataType.INT64), ir.Shape([2])
-    starts = ctx.initializer(np.zeros(len(cut), np.int64), "starts")
-    axes = ctx.initializer(np.array(cut, np.int64), "axes")
-    nodes.append(ctx.node("Slice", [x, starts, ends[0], axes]))
-    value = nodes[-1].outputs[0]
-    value.type = x.type
-    value.shape = ir.Shape(sizes)
-    return nodes

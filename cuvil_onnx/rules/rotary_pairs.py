@@ -11,6 +11,7 @@ import onnx_ir as ir
 
 from cuvil_onnx.rewrite.graph import GraphContext
 from cuvil_onnx.rewrite.rule import Exactness, Match, Phase, Refusal, Replacement, Rule
+from cuvil_onnx.rules._again import done_again
 from cuvil_onnx.rules._common import dims, make, scalar_factor
 
 MAX_STEPS = 4
@@ -43,11 +44,15 @@ class RotaryPairs(Rule):
         for name, way in zip(("cos", "sin"), match.attrs["ways"], strict=True):
             value = match.values[name]
             for step in way:
-                value = _repeated(step, value, nodes, ctx)
+                assert value is not None
+                whole = next(v for v in step.inputs if v is not None and not ctx.is_constant(v))
+                turned = done_again(step, [value if v is whole else v for v in step.inputs], nodes, ctx)
+                turned.shape = None if value.shape is None else value.shape.copy()
+                value = turned
             factors.append(value)
         attrs = {name: attr.value for name, attr in node.attributes.items()} | {"per_pair": 1}
-        turned, function = make("RotaryEmbedding", [node.inputs[0], *factors], attrs, ctx, dtype, match.outputs)
-        return Replacement((*nodes, turned), turned.outputs, (function,))
+        fused, function = make("RotaryEmbedding", [node.inputs[0], *factors], attrs, ctx, dtype, match.outputs)
+        return Replacement((*nodes, fused), fused.outputs, (function,))
 
 
 def _way(value: ir.Value | None, op: str, ctx: GraphContext) -> list[ir.Node]:
@@ -75,19 +80,3 @@ def _half(value: ir.Value | None, ctx: GraphContext) -> ir.Value | None:
         return None
     half, shape = join.inputs[0], dims(join.inputs[0], ctx)
     return half if half is join.inputs[1] and shape is not None and isinstance(shape[-1], int) else None
-
-
-def _repeated(step: ir.Node, value: ir.Value | None, nodes: list[ir.Node], ctx: GraphContext) -> ir.Value:
-    """What `step` does to the whole, done to `value`; a node that does so already is taken, else one appended."""
-    assert value is not None
-    whole = next(v for v in step.inputs if v is not None and not ctx.is_constant(v))
-    inputs = [value if v is whole else v for v in step.inputs]
-    for user in ctx.users(value):
-        same = user.op_type == step.op_type and user.domain == step.domain and user.graph is step.graph
-        if same and list(user.inputs) == inputs and user.attributes == step.attributes:
-            return user.outputs[0]
-    made = ctx.node(step.op_type, inputs, {name: a.value for name, a in step.attributes.items()})
-    made.outputs[0].type = step.outputs[0].type
-    made.outputs[0].shape = None if value.shape is None else value.shape.copy()
-    nodes.append(made)
-    return made.outputs[0]
