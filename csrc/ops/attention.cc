@@ -1,9 +1,13 @@
-// cuvil::Attention: encoder attention over packed or separate projections.
+// cuvil::Attention: attention over packed or separate projections, perhaps behind keys and values of earlier tokens.
+#include "ops/attention_cache.h"
 #include "ops/attention_operands.h"
 #include "ops/op.h"
 
 namespace cuvil {
 namespace {
+
+constexpr int kMask = 3, kPastKey = 4, kPastValue = 5;  // inputs
+constexpr int kPresentKey = 1, kPresentValue = 2;       // outputs
 
 // Heads of K and V; the attribute's 0 stands for as many as Q has.
 int64_t kv_heads_of(const NodeView& node, int64_t heads) {
@@ -27,6 +31,12 @@ std::string supports(const NodeView& node) {
     if (node.has_input(i) && node.input_dtype(i) != t)
       return concat("input ", i, " is not ", name_of(t), " as input 0");
   }
+  for (int i : {kPastKey, kPastValue}) {
+    if (node.has_input(i) != node.has_input(kPastKey)) return "one of past_key and past_value is absent";
+    if (node.has_input(i) && node.input_dtype(i) != t)
+      return concat("input ", i, " is not ", name_of(t), " as input 0");
+    if (node.has_input(i) && node.get<int64_t>("causal", 0) != 0) return "causal is set, and a past is given";
+  }
   const int64_t heads = node.get<int64_t>("num_heads", 0), kv_heads = kv_heads_of(node, heads);
   if (heads <= 0 || kv_heads <= 0 || heads % kv_heads != 0) {
     return concat("num_heads is ", heads, " and kv_num_heads ", kv_heads, "; a multiple is required");
@@ -37,7 +47,7 @@ std::string supports(const NodeView& node) {
     const int64_t head = (*q)[2] / (layout == "packed" ? heads + 2 * kv_heads : heads);
     if (head > kMaxHeadSize) return concat("the head size is ", head, "; at most ", kMaxHeadSize, " is supported");
   }
-  return node.has_input(3) ? mask_type_reason(node.input_dtype(3), t, true) : "";
+  return node.has_input(kMask) ? mask_type_reason(node.input_dtype(kMask), t, true) : "";
 }
 
 class Attention : public Op {
@@ -65,47 +75,59 @@ class Attention : public Op {
                       .causal = causal_,
                       .masked_rows_zero = masked_rows_zero_};
     p.batch = to_int(batch);
-    p.s = p.t = to_int(s);
-    p.head_size = p.v_head_size = to_int(size);
+    p.s = to_int(s);
+    p.head_size = to_int(size);
     p.q_strides = interleaved_heads(s, row, size);
+    HeadView k, v;
     if (packed_) {
       const auto head = [&](int64_t i) { return q.as<char>() + i * size * static_cast<int64_t>(size_of(q.dtype)); };
-      p.k = head(heads_);
-      p.v = head(heads_ + kv_heads_);
-      p.k_strides = p.v_strides = p.q_strides;
+      k = {head(heads_), kv_heads_, s, size, p.q_strides};
+      v = {head(heads_ + kv_heads_), kv_heads_, s, size, p.q_strides};
     } else {
-      const Tensor k = ctx.input(1), v = ctx.input(2);
-      const Heads keys = heads_of(k, "K"), values = heads_of(v, "V");
-      require(k.shape[0] == batch && v.shape[0] == batch && keys.rows == values.rows && keys.size == size,
-              "Q, K and V have shapes ", q.shape.to_string(), ", ", k.shape.to_string(), " and ", v.shape.to_string(),
-              "; batches, head sizes of Q and K, and lengths of K and V must be equal");
-      p.t = to_int(keys.rows);
-      p.v_head_size = to_int(values.size);
-      p.k = k.data;
-      p.v = v.data;
-      p.k_strides = keys.strides;
-      p.v_strides = values.strides;
+      const Tensor keys = ctx.input(1), values = ctx.input(2);
+      k = heads_of(keys, "K");
+      v = heads_of(values, "V");
+      require(keys.shape[0] == batch && values.shape[0] == batch && k.rows == v.rows && k.size == size,
+              "Q, K and V have shapes ", q.shape.to_string(), ", ", keys.shape.to_string(), " and ",
+              values.shape.to_string(), "; batches, head sizes of Q and K, and lengths of K and V must be equal");
     }
+    if (ctx.has_input(kPastKey)) append(ctx, batch, q.dtype, k, v);
+    p.k = k.data;
+    p.v = v.data;
+    p.k_strides = k.strides;
+    p.v_strides = v.strides;
+    p.t = to_int(k.rows);
+    p.v_head_size = to_int(v.size);
     const int64_t out_row = int64_t{heads_} * p.v_head_size;
     p.y_strides = interleaved_heads(s, out_row, p.v_head_size);
-    if (ctx.has_input(3)) set_mask(p, ctx.input(3));
+    if (ctx.has_input(kMask)) set_mask(p, ctx.input(kMask));
     run_attention(ctx, p, ctx.output(0, Dims{batch, s, out_row}));
   }
 
  private:
-  struct Heads {
-    int64_t rows, size;
-    HeadStrides strides;
-  };
-
   // Of K or V: [B, T, G * H], or [B, G, T, H] as caches are.
-  Heads heads_of(const Tensor& x, const char* name) const {
+  HeadView heads_of(const Tensor& x, const char* name) const {
     const Dims& d = x.shape;
     require(d.rank() == 4 ? d[1] == kv_heads_ : d.rank() == 3 && d[2] % kv_heads_ == 0, name, " has shape ",
             d.to_string(), "; [B,T,", kv_heads_, "*H] or [B,", kv_heads_, ",T,H] is required");
-    if (d.rank() == 4) return {d[2], d[3], separate_heads(kv_heads_, d[2], d[3])};
+    if (d.rank() == 4) return separate_view(x);
     const int64_t size = d[2] / kv_heads_;
-    return {d[1], size, interleaved_heads(d[1], d[2], size)};
+    return {x.data, kv_heads_, d[1], size, interleaved_heads(d[1], d[2], size)};
+  }
+
+  // Makes K and V those of the past and the new ones together, which are outputs.
+  void append(OpContext& ctx, int64_t batch, DType dtype, HeadView& k, HeadView& v) const {
+    const int64_t held = ctx.input(kPastKey).shape.rank() == 4 ? ctx.input(kPastKey).shape[2] : 0;
+    CacheAppend append{.batch = batch, .past = held, .rows = k.rows, .capacity = held + k.rows, .dtype = dtype};
+    for (auto& [view, input, output] : {std::tuple<HeadView&, int, int>{k, kPastKey, kPresentKey},
+                                        std::tuple<HeadView&, int, int>{v, kPastValue, kPresentValue}}) {
+      const Tensor past = ctx.input(input);
+      const Dims before{batch, kv_heads_, held, view.size}, after{batch, kv_heads_, append.capacity, view.size};
+      require(past.shape == before, "input ", input, " has the shape ", past.shape.to_string(), "; ",
+              before.to_string(), " is required");
+      append.add(ctx, past, view, ctx.has_output(output) ? ctx.output(output, after) : scratch(ctx, dtype, after));
+    }
+    append.run(ctx);
   }
 
   int heads_;
