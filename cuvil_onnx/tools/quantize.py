@@ -17,12 +17,24 @@ Bar = Callable[[int, int, str], None]
 """Shows that so many of so many steps are done, and what the last one was."""
 
 
-def register(commands: Any, make_bar: Callable[[bool], Bar]) -> None:
-    """Adds the command to the sub-parsers of ``cuvil``; ``make_bar(enabled)`` gives what shows its progress."""
+def register(commands: Any, make_bar: Callable[[bool], Bar], draw: Callable[[Path, Any], None]) -> None:
+    """Adds the command to the sub-parsers of ``cuvil``.
+
+    Args:
+        commands: the sub-parsers.
+        make_bar: ``make_bar(enabled)`` gives what shows the progress.
+        draw: ``draw(path, summary)`` writes a chart of the errors.
+    """
     parser = commands.add_parser("quantize", help="store a model's weights in 4 or 8 bits")
     parser.add_argument("model", type=Path, help="the .onnx file; it is never changed")
     parser.add_argument("-o", "--output", type=Path, help="where to write (default: MODEL.int4.onnx beside it)")
     parser.add_argument("--scheme", default="rtn", metavar="SPEC", help=f"{SPEC_HELP}; default: rtn")
+    parser.add_argument(
+        "--weights",
+        type=Path,
+        metavar="FILE",
+        help="take the weights of a .gguf file, or of the folder of an AWQ or GPTQ checkpoint, instead of a scheme's",
+    )
     parser.add_argument("--bits", type=int, choices=[4, 8], help="of a weight (default: 4)")
     parser.add_argument("--group-size", type=int, metavar="N", help="rows that share a scale, -1: all (default: 128)")
     parser.add_argument(
@@ -45,10 +57,11 @@ def register(commands: Any, make_bar: Callable[[bool], Bar]) -> None:
     parser.add_argument("--format", choices=["cuvil", "matmulnbits"], default="cuvil", help="how to write products")
     parser.add_argument("--seed", type=int, default=0, help="of random numbers (default: 0)")
     parser.add_argument("--verify", action="store_true", help="refuse a result that differs from what the codes say")
+    parser.add_argument("--chart", type=Path, metavar="FILE.svg", help="write a bar chart of the weights' errors")
     parser.add_argument("--list", action=_ListSchemes, help="list the schemes and their options")
     parser.add_argument("--json", action="store_true", help="print JSON instead of a table")
     parser.add_argument("--quiet", action="store_true", help="no progress")
-    parser.set_defaults(run=lambda args: _quantize(args, make_bar(not args.quiet)))
+    parser.set_defaults(run=lambda args: _quantize(args, make_bar(not args.quiet), draw))
 
 
 class _ListSchemes(argparse.Action):
@@ -67,10 +80,15 @@ class _ListSchemes(argparse.Action):
         parser.exit()
 
 
-def _quantize(args: argparse.Namespace, bar: Bar) -> int:
+def _quantize(args: argparse.Namespace, bar: Bar, draw: Callable[[Path, Any], None]) -> int:
     import cuvil_onnx
 
     output = args.output or args.model.with_suffix(".int4.onnx")
+    if args.weights is not None:
+        from cuvil_onnx.quantize.sources.importing import from_gguf, from_safetensors
+
+        take: Callable[..., Any] = from_gguf if args.weights.suffix.lower() == ".gguf" else from_safetensors
+        return _show(take(args.model, args.weights, output=output), output, args.json)
     result = cuvil_onnx.quantize(
         args.model,
         args.scheme,
@@ -88,7 +106,12 @@ def _quantize(args: argparse.Namespace, bar: Bar) -> int:
         output=output,
         progress=bar,
     )
-    if args.json:
+    return _show(result, output, args.json)
+
+
+def _show(result: Any, output: Path, as_json: bool) -> int:
+    """Prints the account of a quantization."""
+    if as_json:
         print(json.dumps({"output": str(output), **result.report.as_dict()}, indent=2))
         return 0
     assert result.report.quantization is not None

@@ -8,6 +8,7 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 import cuvil_onnx
+from cuvil_onnx.cli import main
 from cuvil_onnx.errors import ModelLoadError
 from models import llama
 from tests.quantize.sources.checkpoints import Layer, awq_tensors, gptq_tensors, write_folder
@@ -276,3 +277,15 @@ def test_the_callers_model_stays_as_it_is(tmp_path):
     folder = write_folder(tmp_path / "c", awq_tensors("a.b", Layer(32, 16, 16)), **AWQ | {"group_size": 16})
     cuvil_onnx.quantize.from_safetensors(made, folder)
     assert made.SerializeToString() == before
+
+
+def test_the_command_takes_weights(tmp_path, capsys):
+    onnx.save(linear(), tmp_path / "m.onnx")
+    layer = Layer(32, 16, 16)
+    folder = write_folder(tmp_path / "c", awq_tensors("a.b", layer), **AWQ | {"group_size": 16})
+    assert main(["quantize", str(tmp_path / "m.onnx"), "--weights", str(folder)]) == 0
+    assert "1 weights as awq from" in capsys.readouterr().out
+    x = np.random.default_rng(0).standard_normal((3, 32)).astype(np.float32)
+    result = run(onnx.load(tmp_path / "m.int4.onnx"), {"x": x})[0]
+    np.testing.assert_allclose(result, x @ layer.weight(), rtol=1e-5, atol=1e-5)
+    assert main(["quantize", str(tmp_path / "m.onnx"), "--weights", str(tmp_path / "none.gguf")]) == 2
