@@ -28,6 +28,9 @@ from cuvil_onnx.tools.quantize import register as register_quantize
 TOLERANCES = {"fp32": 1e-3, "fp16": 2e-2, "bf16": 1e-1}
 
 
+LAYERS_DRAWN = 40
+
+
 def main(argv: Sequence[str] | None = None) -> int:
     """Runs the command line and returns the exit code."""
     parser = _parser()
@@ -102,7 +105,7 @@ def _parser() -> argparse.ArgumentParser:
     info.add_argument("--json", action="store_true", help="print JSON")
     info.set_defaults(run=_info)
     register_tools(commands)
-    register_quantize(commands, _steps)
+    register_quantize(commands, _steps, _draw_errors)
     return parser
 
 
@@ -250,7 +253,20 @@ def _write_chart(path: Path, result: Any) -> None:
     from cuvil_onnx.bench.chart import Bar, bar_chart
 
     bars = [Bar(row.key, row.label, row.result.p50) for row in result.rows]
-    text = bar_chart(f"{result.model} {result.precision} on {result.device}: median latency", [("", bars)])
+    _write_text(path, bar_chart(f"{result.model} {result.precision} on {result.device}: median latency", [("", bars)]))
+
+
+def _draw_errors(path: Path, summary: Any) -> None:
+    """The errors of quantized weights as bars, the largest first."""
+    from cuvil_onnx.bench.chart import Bar, bar_chart
+
+    worst = sorted(summary.layers, key=lambda layer: -layer.relative_error)[:LAYERS_DRAWN]
+    bars = [Bar("cuvil", layer.name[-36:], 100 * layer.relative_error) for layer in worst]
+    more = f", the {len(worst)} largest of {len(summary.layers)}" if len(worst) < len(summary.layers) else ""
+    _write_text(path, bar_chart(f"{summary.label}: relative errors of weights{more}", [("", bars)], "%"))
+
+
+def _write_text(path: Path, text: str) -> None:
     part = path.with_name(f".{path.name}.{os.getpid()}")
     try:
         part.write_text(text, encoding="utf-8")

@@ -22,7 +22,9 @@ def file(tmp_path: Path) -> Path:
 
 
 def test_table(file: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["quantize", str(file), "--scheme", "rtn:g32", "--verify"]) == 0
+    chart = file.with_suffix(".svg")
+    assert main(["quantize", str(file), "--scheme", "rtn:g32", "--verify", "--chart", str(chart)]) == 0
+    assert chart.read_text().count("<rect") == 3 and "relative errors of weights" in chart.read_text()
     out, err = capsys.readouterr()
     written = file.with_suffix(".int4.onnx")
     assert (
