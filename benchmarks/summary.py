@@ -1,6 +1,6 @@
 """Gathers the newest value of each metric and renders README's table and picture from them.
 
-python -m benchmarks.summary            write summary.json, the table in README.md and docs/latency.svg
+python -m benchmarks.summary            write summary.json, README.md's table, docs/latency.svg, docs/performance.md
 python -m benchmarks.summary --check    fail (exit code 1) when one of them does not follow from the result files
 """
 
@@ -19,6 +19,7 @@ from cuvil_onnx.bench.table import markdown_table
 
 ROOT = Path(__file__).resolve().parent.parent
 RESULTS, README, CHART = ROOT / "benchmarks" / "results", ROOT / "README.md", ROOT / "docs" / "latency.svg"
+PERFORMANCE = ROOT / "docs" / "performance.md"
 BEGIN, END = "<!-- results: begin -->", "<!-- results: end -->"
 POINTWISE = "pointwise/cast_add_relu_64Mi"
 
@@ -98,6 +99,44 @@ def render_chart(cards: dict[str, Metrics]) -> str:
     return bar_chart(title, groups)
 
 
+def render_performance(cards: dict[str, Metrics]) -> str:
+    """The page of all kernels and models, one section a card."""
+    parts = [
+        "# Performance",
+        "Written by `python -m benchmarks.summary` from the newest value of each metric in `benchmarks/results`. "
+        "Kernels are timed inside a CUDA graph over memory rotated past the L2 cache (`python -m benchmarks.kernels`); "
+        "the ceiling is the card's device-to-device copy, or its fp16 product of 8192 x 8192 matrices, measured in the "
+        "same run. Stock is onnxruntime-gpu's CUDA provider, torch is PyTorch's own kernel, both in a graph as well. "
+        "A `-` was not measured.",
+    ]
+    for metrics in cards.values():
+        if kernels(metrics):
+            parts += [f"## Kernels on one {next(iter(metrics.values()))['card']}", _kernel_table(metrics)]
+        if configurations(metrics):
+            parts += ["## Models", _card_table(metrics)]
+    return "\n\n".join(parts) + "\n"
+
+
+def kernels(metrics: Metrics) -> list[str]:
+    """The kernels that have a time of ours, as ``<op>/<shape>``."""
+    return [m[len("kernel/") : -len("/us")] for m in metrics if re.fullmatch(r"kernel/[^/]+/[^/]+/us", m)]
+
+
+def _kernel_table(metrics: Metrics) -> str:
+    def cell(name: str, digits: int) -> str:
+        value = _value(metrics, name)
+        return "-" if value is None else f"{value:.{digits}f}"
+
+    rows = [["kernel", "us", "GB/s", "TFLOP/s", "% of ceiling", "x stock", "x torch"]]
+    for name in kernels(metrics):
+        columns = (("us", 1), ("gb_s", 0), ("tflop_s", 0), ("pct_roof", 0), ("x_stock", 2), ("x_torch", 2))
+        rows.append([name, *(cell(f"kernel/{name}/{key}", digits) for key, digits in columns)])
+    ceilings = (
+        f"Copy {cell('kernel/copy/gb_s', 0)} GB/s, fp16 product {cell('kernel/matmul_f16_8192/tflop_s', 0)} TFLOP/s."
+    )
+    return f"{ceilings}\n\n{markdown_table(rows)}"
+
+
 def outputs() -> dict[Path, str]:
     """Every generated file with the content that follows from the result files."""
     folders = sorted(p for p in RESULTS.iterdir() if p.is_dir()) if RESULTS.is_dir() else []
@@ -111,6 +150,7 @@ def outputs() -> dict[Path, str]:
     _, found, after = rest.partition(END)
     if not found:
         raise SystemExit(f"{README.name} lacks the markers {BEGIN} and {END}")
+    files[PERFORMANCE] = render_performance(cards)
     files[README] = f"{before}{BEGIN}\n{render_table(cards)}\n{END}{after}"
     if any(configurations(metrics) for metrics in cards.values()):
         files[CHART] = render_chart(cards)
