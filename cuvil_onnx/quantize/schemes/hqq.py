@@ -55,9 +55,14 @@ class Hqq(Scheme):
         free = bool(o["float_zeros"]) and not grid.symmetric
         best = _State(blocks, scales, zeros, mask, grid, o["p"], xp)
         current_scales, current_zeros = scales, zeros
+        if free:
+            current_scales, current_zeros = _free_range(blocks, mask, grid, xp)
+            best.offer(current_scales, current_zeros)
         beta = float(o["beta"])
         for _ in range(o["iterations"]):
-            current_scales, current_zeros = _step(blocks, current_scales, current_zeros, mask, grid, o["p"], beta, xp)
+            current_scales, current_zeros = _step(
+                blocks, current_scales, current_zeros, mask, grid, o["p"], beta, free, xp
+            )
             beta *= float(o["growth"])
             if free or current_zeros is None:
                 best.offer(current_scales, current_zeros)
@@ -125,6 +130,7 @@ def _step(
     grid: Grid,
     p: float,
     beta: float,
+    free: bool,
     xp: ModuleType,
 ) -> tuple[Array, Array | None]:
     """One round: the sparse part of the error, then scale and zero point for what remains."""
@@ -139,9 +145,19 @@ def _step(
         return _least_squares(target, codes, scales, mask, grid, xp), None
     count = mask.sum(axis=1)
     new = ((codes - target / scales[:, None, :]) * mask).sum(axis=1) / count
-    # Zero stays within the codes' range: weights near 0 are the most frequent, and padding must stay 0.
-    new = xp.clip(new, grid.low, grid.high)
+    if not free:
+        new = xp.clip(new, grid.low, grid.high)
     return _least_squares(target, codes - new[:, None, :], scales, mask, grid, xp), new
+
+
+def _free_range(blocks: Array, mask: Array, grid: Grid, xp: ModuleType) -> tuple[Array, Array]:
+    """Scales and zero points that are no integers, from the smallest to the largest weight of each group."""
+    inside = mask > 0
+    low = xp.where(inside, blocks, np.inf).min(axis=1).astype(xp.float64)
+    high = xp.where(inside, blocks, -np.inf).max(axis=1).astype(xp.float64)
+    scales = (high - low) / (grid.high - grid.low)
+    scales = representable(xp.where(scales == 0, xp.where(low == 0, 1.0, xp.abs(low)), scales), grid, xp)
+    return scales, (-low / scales).astype(xp.float32)
 
 
 def _fitted_scales(blocks: Array, scales: Array, zeros: Array, mask: Array, grid: Grid, xp: ModuleType) -> Array:
