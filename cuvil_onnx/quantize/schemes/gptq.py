@@ -90,7 +90,7 @@ class Solver:
     def _compensated(self, work: Array, lines: _Lines, grid: Grid) -> Array | None:
         """Codes of the reordered weight, which is overwritten; None when numbers get too large."""
         xp, factor, k = self._xp, self._factor, len(work)
-        codes = xp.empty(work.shape, xp.int8 if grid.symmetric else xp.uint8)
+        codes: Array = xp.empty(work.shape, xp.int8 if grid.symmetric else xp.uint8)
         for start in range(0, k, BLOCK):
             stop = min(start + BLOCK, k)
             errors = xp.empty((stop - start, work.shape[1]), xp.float32)
