@@ -101,6 +101,7 @@ class SessionContender:
         left = x[rows].astype(np.float64)
         exact, size = left @ w.T, np.abs(left) @ np.abs(w.T)
         bound = 2 * (2.0**-11 * np.abs(exact) + 2 * weights.k * 2.0**-24 * size)  # as tests/gpu/test_matmul_nbits.py
+        bound += 2.0**-11 * size
         return float((np.abs(y[np.ix_(rows, columns)].astype(np.float64) - exact) / bound).max())
 
 

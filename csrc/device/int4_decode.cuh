@@ -5,6 +5,8 @@
 // p + zero is exact.
 #pragma once
 
+#include <type_traits>
+
 #include "device/bits.cuh"
 #include "device/int4_layout.cuh"
 #include "device/tensor_core.cuh"
@@ -24,6 +26,21 @@ __device__ __forceinline__ uint32_t as_word(T2 x) {
 
 // The same 16-bit value in both halves: half `i` of a word.
 __device__ __forceinline__ uint32_t twice(uint32_t word, int i) { return __byte_perm(word, 0, i ? 0x3232 : 0x1010); }
+
+// 16 + code, exactly: for products that are scaled, and freed of the zero point, afterwards. The four bits of a code
+// lie at the top of the mantissa of a number from 16 to 31, so that little is lost when 16 times the sum of the other
+// operand is taken off again.
+template <typename T>
+__device__ __forceinline__ void decode_raised(uint32_t (&a)[4], uint32_t word) {
+  constexpr bool kHalf = std::is_same_v<T, __half>;
+  constexpr int kPlace = kHalf ? 6 : 3;  // of the lowest bit of a code
+  constexpr uint32_t kMask = 0x000F000Fu << kPlace, kSixteen = kHalf ? 0x4C004C00u : 0x41804180u;
+#pragma unroll
+  for (int r = 0; r < 4; ++r) {
+    const uint32_t moved = 4 * r > kPlace ? word >> (4 * r - kPlace) : word << (kPlace - 4 * r);
+    a[r] = and_or(moved, kMask, kSixteen);
+  }
+}
 
 // What a lane's four rows g + 8j need: values of a group, from where group_place put them.
 template <typename T, int Bits>

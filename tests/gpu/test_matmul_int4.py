@@ -51,8 +51,8 @@ class Node:
     def check(self, make: MakeSession, *, constant: bool = True) -> None:
         """Runs it twice: equal bit for bit, and within twice the error that the arithmetic can have.
 
-        The kernel's weights are (code - zero) * scale + offset rounded once to the dtype, as DequantizeLinear rounds
-        them, and so are those of `exact`. A sum of K products in float32 errs by K units of 2^-24 of the sum of
+        The weights of `exact` are (code - zero) * scale + offset rounded to the dtype, as DequantizeLinear rounds them.
+        So are the kernel's, or not at all where it scales sums: half a unit. A sum of K products in float32 errs by K units of 2^-24 of the sum of
         magnitudes at most (twice that on tensor cores, which cut addends off). Bias, residual and activation follow in
         float32, or as a pass of their own over results of cuBLASLt, which were rounded: hence `between`. Slopes of the
         activations are at most 1.5.
@@ -79,7 +79,8 @@ class Node:
         attrs: dict[str, Any] = {"activation": self.activation, "activation_params": PARAMS.get(self.activation, [])}
         exact = np.asarray(activations.reference(self.activation, attrs["activation_params"], total))
         unit = ROUNDING[self.dtype]
-        bound = unit * np.abs(exact) + 1.5 * (2 * max(self.k, 8) * 2.0**-24 * size + unit * np.abs(total)) + 2.0**-25
+        bound = 1.5 * ((2 * max(self.k, 8) * 2.0**-24 + unit) * size + unit * np.abs(total))
+        bound += unit * np.abs(exact) + 2.0**-25
         added = sum(np.abs(v) for v in (bias, residual) if v is not None)
         bound = 2 * (bound + 2.0**-22 * (np.abs(total) + added))  # activations of the device's own functions
 

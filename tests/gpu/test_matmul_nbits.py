@@ -42,11 +42,11 @@ def pack(codes: Array, bits: int) -> Array:
 
 @dataclass
 class Weight:
-    """A random weight: the node's inputs, and its numbers in float64, rounded to the dtype as the kernels round them.
+    """A random weight: the node's inputs, and its numbers in float64, rounded to the dtype as DequantizeLinear does.
 
-    (code - zero) * scale is exact in float32 for integer zero points, and rounded once to the dtype. A float zero point
-    z is split into an integer and a rest below 1/2, whose product with the scale is rounded first: that costs at most
-    half a unit of a number below scale / 2, `slack` a weight.
+    The kernels round (code - zero) * scale once to the dtype, or not at all where they scale sums: half a unit, the
+    `slack` of a weight. A float zero point is split into an integer and a rest below 1/2, whose product with the scale
+    is rounded first: at most half a unit of scale / 2 more, and the sum of both is rounded again.
     """
 
     n: int
@@ -80,7 +80,9 @@ class Weight:
         exact = (codes[:, : self.k] - zeros[:, group]) * scales[:, group]
         self.numbers = rounded(exact, self.dtype)
         unit = ROUNDING[self.dtype]
-        self.slack = unit * (np.abs(exact) * 2 + scales[:, group] / 2) if self.zeros == "float" else 0 * exact
+        self.slack = unit * np.abs(exact)
+        if self.zeros == "float":
+            self.slack += unit * (np.abs(exact) + scales[:, group] / 2)
 
 
 def build(
