@@ -106,6 +106,8 @@ def _quantize(args: argparse.Namespace, bar: Bar, draw: Callable[[Path, Any], No
         output=output,
         progress=bar,
     )
+    if args.chart:
+        draw(args.chart, result.report.quantization)
     return _show(result, output, args.json)
 
 
