@@ -52,10 +52,10 @@ class Node:
         """Runs it twice: equal bit for bit, and within twice the error that the arithmetic can have.
 
         The weights of `exact` are (code - zero) * scale + offset rounded to the dtype, as DequantizeLinear rounds them.
-        So are the kernel's, or not at all where it scales sums: half a unit. A sum of K products in float32 errs by K units of 2^-24 of the sum of
-        magnitudes at most (twice that on tensor cores, which cut addends off). Bias, residual and activation follow in
-        float32, or as a pass of their own over results of cuBLASLt, which were rounded: hence `between`. Slopes of the
-        activations are at most 1.5.
+        So are the kernel's, or not at all where it scales sums: half a unit. A sum of K products in float32 errs by K
+        units of 2^-24 of the sum of magnitudes at most (twice that on tensor cores, which cut addends off). Bias,
+        residual and activation follow in float32, or as a pass of their own over results of cuBLASLt, which were
+        rounded. Slopes of the activations are at most 1.5.
         """
         generator = np.random.default_rng(self.k)
         code_type, low, span = CODES[self.kind]
