@@ -137,7 +137,8 @@ def _recording(path: Path) -> Array:
     samples = np.frombuffer(chunks[b"data"], np.float32 if kind == 3 else f"<i{bits // 8}")
     sound = samples if kind == 3 else samples.astype(np.float32) / 2 ** (bits - 1)
     positions = np.arange(0, len(sound) - 1, rate / 16000)
-    return np.interp(positions, np.arange(len(sound)), sound).astype(np.float32)
+    resampled: Array = np.interp(positions, np.arange(len(sound)), sound).astype(np.float32)
+    return resampled
 
 
 def _vowels() -> Array:

@@ -31,10 +31,10 @@ _PART = ".part"
 
 def files(names: list[str]) -> dict[str, Path]:
     """The .onnx files of the packages that the models come from, by their path inside the package."""
-    found = {}
-    for package in sorted({zoo.get(name).package for name in names} - {None}):
+    found: dict[str, Path] = {}
+    for package in sorted({zoo.get(name).package or "" for name in names} - {""}):
         try:
-            listed = importlib.metadata.files(str(package)) or []
+            listed = importlib.metadata.files(package) or []
         except importlib.metadata.PackageNotFoundError:
             print(f"left out: {package} is not installed", file=sys.stderr)
             continue
@@ -51,7 +51,7 @@ def halve(content: bytes) -> bytes:
             if values.size >= _SMALLEST and np.abs(values).max() < np.finfo(np.float16).max:
                 tensor.CopyFrom(numpy_helper.from_array(values.astype(np.float16), tensor.name))
                 tensor.doc_string = _HALF
-    return model.SerializeToString()
+    return bytes(model.SerializeToString())
 
 
 def restore(content: bytes) -> bytes:
@@ -60,7 +60,7 @@ def restore(content: bytes) -> bytes:
     for tensor in _weights(model):
         if tensor.doc_string == _HALF:
             tensor.CopyFrom(numpy_helper.from_array(numpy_helper.to_array(tensor).astype(np.float32), tensor.name))
-    return model.SerializeToString()
+    return bytes(model.SerializeToString())
 
 
 def _weights(model: onnx.ModelProto) -> Iterator[TensorProto]:

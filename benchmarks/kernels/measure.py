@@ -7,8 +7,9 @@ of the host is in the figure. PyTorch makes the inputs and does the reference.
 
 from __future__ import annotations
 
+import functools
 import statistics
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -69,7 +70,7 @@ class Bench:
         constants = [torch.from_numpy(c).cuda() for c in case.ours.constants.values() if c.dtype.kind == "f"]
         if case.channels_last:
             constants = [c.contiguous(memory_format=torch.channels_last) if c.dim() == 4 else c for c in constants]
-        calls = [lambda i=i: case.torch(torch, *inputs[i], *constants) for i in range(count)]
+        calls = [functools.partial(case.torch, torch, *tensors, *constants) for tensors in inputs]
         with torch.no_grad():
             want = calls[0]().float()
             figures, notes = Figures(), []
@@ -134,7 +135,7 @@ class Bench:
             graph.instantiate()
             return self._median(lambda: graph.launch(self.stream)) / len(bindings)
 
-    def _time_torch(self, calls: list[Callable[[], Any]]) -> float:
+    def _time_torch(self, calls: Sequence[Callable[[], Any]]) -> float:
         torch = self.torch
         torch.cuda.synchronize()
         with torch.cuda.stream(self._torch_stream):
