@@ -197,11 +197,14 @@ class GraphContext:
 
     def dtype(self, value: ir.Value | None) -> ir.DataType | None:
         """The element type of a tensor; None when unknown or when the value is no tensor."""
-        if value is None or not isinstance(value.type, (ir.TensorType, type(None))):
+        if value is None:
             return None
-        if value.dtype is None and value.const_value is not None:
-            return value.const_value.dtype
-        return None if value.dtype == ir.DataType.UNDEFINED else value.dtype
+        kind = value.type
+        if kind is None:
+            return None if value.const_value is None else value.const_value.dtype
+        if not isinstance(kind, ir.TensorType) or kind.dtype == ir.DataType.UNDEFINED:
+            return None
+        return kind.dtype
 
     def shape(self, value: ir.Value | None) -> tuple[Dim, ...] | None:
         """The dimensions: int when known, str when symbolic (equal symbols are equal sizes), None when unknown."""
