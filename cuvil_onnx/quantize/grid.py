@@ -22,7 +22,11 @@ GROUP_SIZES = (16, 32, 64, 128, 256)
 
 SCALE_DTYPES = (ir.DataType.FLOAT, ir.DataType.FLOAT16, ir.DataType.BFLOAT16)
 
-_CHUNK_BYTES = 1 << 21
+CACHE_BYTES = 1 << 21
+"""Work on pieces of this size stays in a core's cache."""
+
+WORK_BYTES = 1 << 26
+"""Pieces of this size are worth a matrix product or a loop over rows, on a GPU a call."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -183,9 +187,9 @@ def min_max(
     return scales, zero_points.astype(xp.float32)
 
 
-def column_chunks(k: int, n: int, multiple: int = 2) -> list[slice]:
-    """Columns in pieces of 2 MB in float32, which stay in cache, each beginning at a multiple of ``multiple``."""
-    width = max(multiple, _CHUNK_BYTES // (4 * max(k, 1)) // multiple * multiple)
+def column_chunks(k: int, n: int, nbytes: int = CACHE_BYTES) -> list[slice]:
+    """Columns in pieces of ``nbytes`` in float32, each beginning at an even one."""
+    width = max(2, nbytes // (4 * max(k, 1)) // 2 * 2)
     return [slice(start, min(start + width, n)) for start in range(0, n, width)]
 
 

@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+import concurrent.futures
 import dataclasses
+import os
 from types import ModuleType
 from typing import Any
 
 import numpy as np
 
-from cuvil_onnx.quantize.grid import Array, Grid, Quantized, column_chunks, dequantize
+from cuvil_onnx.quantize.grid import WORK_BYTES, Array, Grid, Quantized, column_chunks, dequantize
 from cuvil_onnx.quantize.pack import CodeBuffer, code_tensor, codes_of
 from cuvil_onnx.quantize.scheme import Context, InputStatistics, Layer, Scheme
 from cuvil_onnx.quantize.store import Stored
 from cuvil_onnx.quantize.summary import decibels
 from cuvil_onnx.quantize.weight import Reader, Repairs, Weight, opened
+
+MAX_THREADS = 16
 
 
 @dataclasses.dataclass
@@ -24,6 +28,13 @@ class Errors:
     noise: float = 0.0
     output_signal: float = 0.0
     output_noise: float = 0.0
+
+    def add(self, other: Errors) -> None:
+        """Adds those of further columns."""
+        self.signal += other.signal
+        self.noise += other.noise
+        self.output_signal += other.output_signal
+        self.output_noise += other.output_noise
 
     @property
     def relative(self) -> float:
@@ -107,7 +118,8 @@ def _matrix(
     scales = np.empty((grid.groups(k), n), np.float32)
     zeros: Array | None = None
     offsets: Array | None = None
-    for part in column_chunks(k, n) if scheme.columnwise else [slice(0, n)]:
+
+    def quantize(part: slice) -> tuple[Quantized, Errors]:
         numbers = reader.columns(part, expert)
         if input_scale is not None:
             numbers *= input_scale[:, None]
@@ -115,27 +127,41 @@ def _matrix(
         with np.errstate(over="ignore", invalid="ignore"):  # squares of huge weights, which comparisons bear
             made = scheme.quantize(dataclasses.replace(layer, weight=given), grid, context)
         made = _checked(made, grid, k, part.stop - part.start, layer.name, xp)
-        codes.put(part, made.codes)
-        scales[:, part] = made.scales
-        if made.zero_points is not None:
-            zeros = np.empty(scales.shape, made.zero_points.dtype) if zeros is None else zeros
-            zeros[:, part] = made.zero_points
-        if made.offsets is not None:
-            offsets = np.empty(scales.shape, np.float32) if offsets is None else offsets
-            offsets[:, part] = made.offsets
-        _measure(made, numbers, grid, layer.statistics, errors)
+        return made, _measured(made, numbers, grid, layer.statistics)
+
+    parts, workers = _pieces(k, n, scheme, layer, xp)
+    with concurrent.futures.ThreadPoolExecutor(workers) as pool:
+        for part, (made, costs) in zip(parts, pool.map(quantize, parts), strict=True):
+            codes.put(part, made.codes)
+            scales[:, part] = made.scales
+            if made.zero_points is not None:
+                zeros = np.empty(scales.shape, made.zero_points.dtype) if zeros is None else zeros
+                zeros[:, part] = made.zero_points
+            if made.offsets is not None:
+                offsets = np.empty(scales.shape, np.float32) if offsets is None else offsets
+                offsets[:, part] = made.offsets
+            errors.add(costs)
     return Stored(grid, codes.tensor(), scales, zeros, offsets, input_scale)
 
 
-def _measure(made: Quantized, numbers: Array, grid: Grid, statistics: InputStatistics | None, errors: Errors) -> None:
+def _pieces(k: int, n: int, scheme: Scheme, layer: Layer, xp: ModuleType) -> tuple[list[slice], int]:
+    """The columns to quantize at a time, and how many threads do so; schemes without data hold no state."""
+    if not scheme.columnwise:
+        return [slice(0, n)], 1
+    if layer.statistics is not None or xp is not np:
+        return column_chunks(k, n, WORK_BYTES), 1
+    parts = column_chunks(k, n)
+    return parts, max(1, min(len(parts), MAX_THREADS, os.cpu_count() or 1))
+
+
+def _measured(made: Quantized, numbers: Array, grid: Grid, statistics: InputStatistics | None) -> Errors:
     difference = dequantize(made, grid, np)
     difference -= numbers
-    errors.signal += _squares(numbers)
-    errors.noise += _squares(difference)
+    errors = Errors(_squares(numbers), _squares(difference))
     if statistics is not None:
         moments = _host(statistics.hessian())
-        errors.output_signal += _energy(numbers, moments)
-        errors.output_noise += _energy(difference, moments)
+        errors.output_signal, errors.output_noise = _energy(numbers, moments), _energy(difference, moments)
+    return errors
 
 
 def _squares(array: Array) -> float:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import threading
 from collections.abc import Iterator
 
-import ml_dtypes
 import numpy as np
 import onnx_ir as ir
 
@@ -66,12 +66,13 @@ class Repairs:
 
 
 class Reader:
-    """The elements of one weight while it is open."""
+    """The elements of one weight while it is open; several threads may read."""
 
     def __init__(self, weight: Weight) -> None:
         self._array = weight.tensor.numpy()
         self._weight = weight
         self.repairs = Repairs()
+        self._lock = threading.Lock()
 
     def columns(self, part: slice, expert: int | None = None) -> Array:
         """float32 [K, n], finite: columns of the weight (of one expert of a weight of rank 3)."""
@@ -81,7 +82,8 @@ class Reader:
         if self._weight.factor != 1.0:
             numbers *= np.float32(self._weight.factor)
         if not np.isfinite(numbers).all():
-            _repair(numbers, self.repairs)
+            with self._lock:
+                _repair(numbers, self.repairs)
         return numbers
 
     def largest(self) -> float:
@@ -143,4 +145,4 @@ def _slabs(array: Array) -> Iterator[Array]:
 
 def numpy_type(dtype: ir.DataType) -> np.dtype[np.generic]:
     """The type of arrays that hold a tensor's elements."""
-    return np.dtype(ml_dtypes.bfloat16) if dtype == ir.DataType.BFLOAT16 else np.dtype(dtype.numpy())
+    return np.dtype(dtype.numpy())
