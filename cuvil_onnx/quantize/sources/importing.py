@@ -62,7 +62,8 @@ def from_safetensors(
     """A model with the weights of an AWQ or GPTQ checkpoint, whose codes, scales and zero points stay as they are.
 
     Norms, biases and whatever else the checkpoint holds in floats is taken over too, since AWQ scales them. Act-order
-    (a ``g_idx`` that is not sorted) costs a Gather of each such input's channels.
+    (a ``g_idx`` that is not sorted) costs a Gather of each such input's channels; ``optimize`` moves it into the
+    projection that computes them where there is one.
 
     Args:
         model: see :func:`from_gguf`.

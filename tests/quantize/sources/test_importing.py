@@ -103,8 +103,8 @@ def test_the_same_model_differs_by_nothing(layers, tmp_path):
 def test_act_order_gathers_each_input_once(layers, tmp_path):
     """Queries, keys and values share their input and, being ordered by it, the order."""
     tensors, scattered = dict(floats(1)), {}
-    for name in sorted(LINEARS):
-        scattered[name] = Layer(*sizes(name), 32, seed=5)
+    for i, name in enumerate(sorted(LINEARS)):
+        scattered[name] = Layer(*sizes(name), 32, seed=i)
         scattered[name].scatter(seed=6)
         tensors |= gptq_tensors(name, scattered[name], 1)
     folder = write_folder(tmp_path / "c", tensors, **GPTQ | {"desc_act": True})
@@ -114,6 +114,9 @@ def test_act_order_gathers_each_input_once(layers, tmp_path):
     same(result, float_model(scattered, 1))
     optimized = cuvil_onnx.optimize(result.model, verify=False)
     same(optimized, float_model(scattered, 1))
+    # The order of the last projection's input moves into gate and up.
+    others = ops(cuvil_onnx.optimize(other_network(), verify=False).model)["Gather"]
+    assert ops(optimized.model)["Gather"] == others + 3 * CONFIG.layers
 
 
 def gguf_file(
