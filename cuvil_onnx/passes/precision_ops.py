@@ -80,6 +80,9 @@ SOURCES_OF_LOGS = frozenset({"Softmax", "Sigmoid", "HardSigmoid"})
 CUVIL_OPS = frozenset({"Attention", "GatedUnit", "Gelu", "LayerNorm", "MatMulInt4", "RotaryEmbedding"})
 """Fused operators that exist before the precision pass and can be made for another type."""
 
+QUANTIZED_OPS = frozenset({("com.microsoft", "MatMulNBits"), ("com.microsoft", "GatherBlockQuantized")})
+"""Operators of ONNX Runtime with quantized weights, whose float operands are all of one type, fp16 or float32."""
+
 _HANDS_ON = LIGHT | {"MatMul", "Einsum"}
 _SCATTERS = frozenset({"ScatterElements", "ScatterND"})
 _FLOAT = "tensor(float)"
@@ -106,6 +109,8 @@ def convertible(node: ir.Node, target: ir.DataType, ctx: GraphContext) -> Places
     if node.domain == "cuvil" and node.op_type == "RotaryEmbedding":
         return Places((0,) if 0 in inputs else (), tuple(outputs))  # cosines and sines may stay in float32
     if node.domain == "cuvil" and node.op_type in CUVIL_OPS:
+        return Places(tuple(inputs), tuple(outputs))
+    if (node.domain, node.op_type) in QUANTIZED_OPS and target == ir.DataType.FLOAT16 and inputs:
         return Places(tuple(inputs), tuple(outputs))
     if node.domain or node.op_type in KEEP_FLOAT or not inputs:
         return None

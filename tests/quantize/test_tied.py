@@ -113,3 +113,18 @@ def test_one_weight_both_ways_round() -> None:
     np.testing.assert_array_equal(one, three)
     x = rows(3, 64)
     np.testing.assert_allclose(run(result.model, x=x)[0], x.astype(np.float64) @ one @ two @ one, rtol=1e-4, atol=2e-5)
+
+
+@pytest.mark.parametrize("form", ["cuvil", "matmulnbits"])
+def test_half_precision_takes_lookups_and_products_along(form: str) -> None:
+    model, _ = tied("transpose")
+    how = cuvil_onnx.quantize_settings("rtn:g32", format=form)
+    result = cuvil_onnx.optimize(model, quantize=how, precision="fp16", verify=True)
+    found = ops(result.model)
+    assert found["Cast"] == 2 and floats(result.model) == 0  # of the two outputs
+    assert all(t.data_type != onnx.TensorProto.FLOAT for t in result.model.graph.initializer)
+    ours = cuvil_onnx.optimize(model, quantize="rtn:g32", precision="fp16")
+    (rounded,) = weights_of(ours.model)
+    h, y = run(result.model, ids=IDS)
+    np.testing.assert_allclose(h, rounded.T[IDS], rtol=1e-3, atol=1e-6)  # float16 has 11 bits
+    np.testing.assert_allclose(y, rounded.T[IDS] @ rounded, rtol=2e-3, atol=2e-3)
