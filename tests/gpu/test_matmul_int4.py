@@ -98,7 +98,8 @@ class Node:
             None if bias is None else bias.astype(np.float32),
             None if residual is None else residual.astype(np.float32),
         )
-        weights = (B, SCALES, ZERO_POINTS, OFFSETS) if constant else ()
+        # ONNX Runtime's Python takes no arrays of 4-bit codes.
+        weights = (B, SCALES, ZERO_POINTS, OFFSETS) if constant else (B, ZERO_POINTS) if self.kind[1] == "4" else ()
         example = Example("case", arrays, {"block_size": self.group, **attrs})
         case = testing.build(
             custom_ops.specs()["MatMulInt4"], example, opset=22, dtype=KINDS[self.dtype], constant=weights
