@@ -111,7 +111,7 @@ def convertible(node: ir.Node, target: ir.DataType, ctx: GraphContext) -> Places
     if node.domain == "cuvil" and node.op_type in CUVIL_OPS:
         return Places(tuple(inputs), tuple(outputs))
     if (node.domain, node.op_type) in QUANTIZED_OPS and target == ir.DataType.FLOAT16 and inputs:
-        return Places(tuple(inputs), tuple(outputs))
+        return Places(tuple(inputs), (0,))  # whose type onnx does not infer
     if node.domain or node.op_type in KEEP_FLOAT or not inputs:
         return None
     if not all(v is None or _is_tensor(v) for v in (*node.inputs, *node.outputs)):

@@ -185,6 +185,14 @@ def _dequantized_columns(values: list[ir.Value], dtype: ir.DataType, ctx: GraphC
     return nodes
 
 
+def _type(made: ir.Node, result: ir.Value) -> ir.TypeProtocol | None:
+    """The type of a node of a chain that ends in ``result``: that of what it lays out anew, or the result's."""
+    first = made.inputs[0]
+    if made.op_type in ("Gather", "Reshape", "Transpose") and first is not None:
+        return first.type
+    return result.type
+
+
 def finish(node: ir.Node, name: str, nodes: list[ir.Node], ctx: GraphContext) -> None:
     """Replaces ``node`` by ``nodes``, whose last one gives its result, under names of their own.
 
@@ -192,10 +200,10 @@ def finish(node: ir.Node, name: str, nodes: list[ir.Node], ctx: GraphContext) ->
         RewriteError: that is impossible: a defect.
     """
     for made in nodes:
-        if not made.name:
-            made.name = ctx.fresh_name(f"{name}_{made.op_type}")
+        made.name = made.name or ctx.fresh_name(f"{name}_{made.op_type}")
         for output in made.outputs:
             output.name = output.name or ctx.fresh_name(f"{made.name}_out")
+            output.type = output.type or _type(made, node.outputs[0])
     stamp(nodes, origins([node]), NAME)
     result = nodes[-1].outputs[0]
     old = node.outputs[0]
