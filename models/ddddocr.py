@@ -1,6 +1,6 @@
-"""The models of the ddddocr wheel (MIT): a YOLOX detector and two readers of captchas.
+"""The models of the ddddocr wheel (MIT): a YOLOX detector and a reader of captchas.
 
-``common_det`` takes pictures of 0..255, float32 [1, 3, 416, 416]; the readers a line in grey, float32 [1, 1, 64, W].
+``common_det`` takes pictures of 0..255, float32 [1, 3, 416, 416]; the reader a line in grey, float32 [1, 1, 64, W].
 """
 
 from __future__ import annotations
@@ -35,6 +35,5 @@ MODELS = (
     zoo.ZooModel(
         "ddddocr_det", "YOLOX captcha detector (ddddocr)", _build("common_det.onnx"), _pictures, package="ddddocr"
     ),
-    zoo.ZooModel("ddddocr_old", "captcha reader (ddddocr)", _build("common_old.onnx"), _lines, package="ddddocr"),
     zoo.ZooModel("ddddocr", "captcha reader, 54 MB (ddddocr)", _build("common.onnx"), _lines, package="ddddocr"),
 )

@@ -114,9 +114,9 @@ class Bench:
         for tensors, output in zip(inputs, outputs, strict=True):
             binding = session.io_binding()
             for spec, tensor in zip(program.inputs, tensors, strict=True):
-                binding.bind_input(spec.name, "cuda", 0, _ONNX[spec.dtype], spec.shape, tensor.data_ptr())
+                binding.bind_input(spec.name, "cuda", 0, _ONNX[spec.dtype], list(spec.shape), tensor.data_ptr())
             spec = program.output
-            binding.bind_output(spec.name, "cuda", 0, _ONNX[spec.dtype], spec.shape, output.data_ptr())
+            binding.bind_output(spec.name, "cuda", 0, _ONNX[spec.dtype], list(spec.shape), output.data_ptr())
             bindings.append(binding)
         run_options = onnxruntime.RunOptions()
         run_options.add_run_config_entry("gpu_graph_id", "-1")
