@@ -71,7 +71,8 @@ class _Import:
         except OptionError:
             targets = Targets()
         found = self._matched([*targets.products, *targets.lookups])
-        self._floats(targets.products)
+        taken = {target.node for _, target in found}
+        self._floats([product for product in targets.products if product.node not in taken])
         for name, target in found:
             if isinstance(target, Product):
                 self._product(name, target)
@@ -112,24 +113,25 @@ class _Import:
     def _floats(self, products: Sequence[Product]) -> None:
         """Gives the model the checkpoint's other parameters: AWQ changes norms and biases with the weights."""
         known = initializers(self._ctx.graphs)
-        layers: dict[str, Product] = {}
+        layers: dict[str, list[Product]] = {}
         names = Names(n.removesuffix(".weight") for n in self._source.floats)
         for product in products:
             name = names.find(candidates(product, self._scopes))
             if name is not None:
-                layers.setdefault(name, product)
+                layers.setdefault(name, []).append(product)
         ends = Names(known)
         missing = []
         for name, (shape, load) in self._source.floats.items():
-            layer = layers.get(name.removesuffix(".weight")) if name.endswith(".weight") else None
+            own = layers.get(name.removesuffix(".weight"), []) if name.endswith(".weight") else []
+            places = {product.weight.value: not product.weight.transposed for product in own}
             found = ends.find([name])
-            if layer is not None:
-                self._assign(name, load, layer.weight.value, shape, not layer.weight.transposed)
-            elif found is not None:
-                self._assign(name, load, known[found], shape, False)
-            elif name.endswith(".bias") and not np.asarray(load()).any():
-                continue  # AutoGPTQ writes biases of zeros where there are none
-            elif not name.endswith(".inv_freq"):
+            if found is not None and known[found] not in places:
+                places[known[found]] = False
+            for value, swapped in places.items():
+                self._assign(name, load, value, shape, swapped)
+            # AutoGPTQ writes biases of zeros where there are none.
+            needless = name.endswith(".inv_freq") or (name.endswith(".bias") and not np.asarray(load()).any())
+            if not places and not needless:
                 missing.append(name)
         self._unplaced(missing, "parameters")
 

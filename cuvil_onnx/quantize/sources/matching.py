@@ -14,6 +14,7 @@ import onnx_ir as ir
 from cuvil_onnx.quantize.targets import Lookup, Product
 from cuvil_onnx.rewrite import walk
 
+_HEAD, _TABLE = "lm_head", "model.embed_tokens"
 _SCOPES = "pkg.torch.onnx.name_scopes"
 
 
@@ -48,6 +49,8 @@ def candidates(target: Product | Lookup, scopes: Mapping[str, Sequence[str]]) ->
     if "/" in (node.name or ""):
         found.append(".".join(part for part in (node.name or "").split("/")[:-1] if part))
     found += scopes.get(node.outputs[0].name or "", ())
+    if any(name.rpartition(".")[2] == _HEAD for name in found):
+        found.append(_TABLE)  # checkpoints of tied models hold the weight once
     return [name for name in dict.fromkeys(found) if name]
 
 

@@ -176,6 +176,33 @@ def test_gguf(kind, architecture, tmp_path):
     assert largest.data_type in (TensorProto.INT8, TensorProto.UINT4, TensorProto.INT4, TensorProto.UINT8)
 
 
+def untied(model: onnx.ModelProto) -> onnx.ModelProto:
+    """The output layer with a weight of its own, [K, N] without a name that tells, as torch's older exporter writes."""
+    (head,) = (n for n in model.graph.node if n.name == "/lm_head/MatMul")
+    head.input[1] = "onnx::MatMul_99"
+    rng = np.random.default_rng(4)
+    table = rng.standard_normal((CONFIG.hidden, CONFIG.vocabulary)).astype(np.float32)
+    model.graph.initializer.append(numpy_helper.from_array(table, "onnx::MatMul_99"))
+    return model
+
+
+@pytest.mark.parametrize("form", ["gguf", "awq"])
+def test_the_output_layer_of_a_tied_checkpoint(form, layers, tmp_path):
+    """The checkpoint holds the table once, quantized or in floats; both places of an untied export get it."""
+    if form == "gguf":
+        rng = np.random.default_rng(3)
+        weights = floats(2) | {f"{name}.weight": rng.standard_normal(sizes(name)) * 0.1 for name in sorted(LINEARS)}
+        stood_for = gguf_file(tmp_path / "f.gguf", weights, {"embed_tokens": "Q8_0"})
+        result = cuvil_onnx.quantize.from_gguf(untied(other_network()), tmp_path / "f.gguf")
+        same(result, network(stood_for))
+        return
+    tensors = dict(floats(1))
+    for name, layer in layers.items():
+        tensors |= awq_tensors(name, layer)
+    folder = write_folder(tmp_path / "c", tensors, **AWQ)
+    same(cuvil_onnx.quantize.from_safetensors(untied(other_network()), folder), float_model(layers, 1))
+
+
 def test_gguf_of_other_architectures_needs_names(tmp_path):
     weights = floats(2) | {f"{name}.weight": np.ones(sizes(name)) for name in LINEARS}
     gguf_file(tmp_path / "f.gguf", weights, {"down_proj": "Q4_1"}, "bert")
