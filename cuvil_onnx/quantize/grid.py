@@ -168,7 +168,8 @@ def min_max(
     # In float64: the width of a range of float32 numbers may exceed float32.
     low = xp.minimum(blocks.min(axis=1), 0).astype(xp.float64) * shrink
     high = xp.maximum(blocks.max(axis=1), 0).astype(xp.float64) * shrink
-    largest = float(ml_dtypes.finfo(grid.scale_dtype.numpy()).max)  # type: ignore[no-untyped-call]
+    info = ml_dtypes.finfo(grid.scale_dtype.numpy())  # type: ignore[no-untyped-call]
+    largest = float(info.max)
     if grid.symmetric:
         if full_range:
             extreme = xp.where(high > -low, high, low)
@@ -181,9 +182,11 @@ def min_max(
     scales = xp.where(scales == 0, 1.0, xp.minimum(scales, largest))
     scales = representable(scales, grid, xp)
     zero_points = xp.clip(xp.rint(-low / scales), grid.low, grid.high)
-    # The outermost codes must not stand for infinity: (15 - 7) * s may exceed the type where 7.5 s did not.
+    # The outermost codes must not stand for infinity: (15 - 7) * s may exceed the type where 7.5 s did not. Rounding
+    # the scale adds half of an epsilon.
     reach = xp.maximum(grid.high - zero_points, zero_points)
-    scales = representable(xp.minimum(scales, largest / xp.maximum(reach, 1)), grid, xp)
+    limit = largest * (1 - float(info.eps)) / xp.maximum(reach, 1)
+    scales = representable(xp.minimum(scales, limit), grid, xp)
     return scales, zero_points.astype(xp.float32)
 
 

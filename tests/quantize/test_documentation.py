@@ -18,7 +18,8 @@ PAGE = (Path(__file__).resolve().parents[2] / "docs" / "quantization.md").read_t
 def test_code_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     monkeypatch.chdir(tmp_path)
     onnx.save(product(weight(128, 64)), "model.onnx")
-    (code,) = re.findall(r"^```py\n(.*?)^```", PAGE, flags=re.S | re.M)
+    code, *sources = re.findall(r"^```py\n(.*?)^```", PAGE, flags=re.S | re.M)
+    assert all("from_gguf" in s for s in sources)  # read files that are not here; tests/quantize/sources has some
     exec(compile(code, "documentation", "exec"), {})
     assert "1 weights as rtn:w4a16:g32" in capsys.readouterr().out and Path("model.int4.onnx").is_file()
 
