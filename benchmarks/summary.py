@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import math
 import re
 import sys
 from pathlib import Path
@@ -114,7 +115,18 @@ def render_performance(cards: dict[str, Metrics]) -> str:
             parts += [f"## Kernels on one {next(iter(metrics.values()))['card']}", _kernel_table(metrics)]
         if configurations(metrics):
             parts += ["## Models", _card_table(metrics)]
+            mean = geometric_mean(metrics, "_fp16_")
+            if mean is not None:
+                parts.append(f"Geometric mean of the fp16 rows: {mean:.2f}x stock ONNX Runtime at its best.")
     return "\n\n".join(parts) + "\n"
+
+
+def geometric_mean(metrics: Metrics, kind: str) -> float | None:
+    """Mean of stock's best time over ours, of the configurations whose name holds ``kind`` and that have both."""
+    names = [f"model/{name}" for name in configurations(metrics) if kind in name]
+    pairs = [(_stock_best(metrics, prefix), _value(metrics, f"{prefix}/cuvil")) for prefix in names]
+    ratios = [best / ours for best, ours in pairs if best and ours]
+    return math.exp(sum(map(math.log, ratios)) / len(ratios)) if ratios else None
 
 
 def kernels(metrics: Metrics) -> list[str]:

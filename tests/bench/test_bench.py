@@ -91,13 +91,16 @@ def test_the_fastest_candidate_of_a_key_stays():
 
 def test_variants_of_a_gpu_cover_nhwc_only_for_convolutions():
     stock = [("converted", "s.onnx")]
-    with_conv = variants.on_gpu("g.onnx", stock, "o.onnx", has_conv=True)
-    without = variants.on_gpu("g.onnx", stock, "o.onnx", has_conv=False)
+    with_conv = variants.on_gpu("g.onnx", stock, "o.onnx", has_conv=True, precision="fp16")
+    without = variants.on_gpu("g.onnx", stock, "o.onnx", has_conv=False, precision="fp16")
     assert [v.key for v in with_conv] == ["stock_default", *["stock_best"] * 4, "cuvil_run", "cuvil"]
     assert len(without) == len(with_conv) - 2
     replaced = {v.instead_of for v in with_conv if v.instead_of}
     assert replaced == {v.label for v in with_conv if v.providers[0][1].get("enable_cuda_graph")}
     assert all(v.ours == v.key.startswith("cuvil") for v in with_conv)
+    fp32 = variants.on_gpu("g.onnx", stock, "o.onnx", has_conv=True, precision="fp32")
+    assert [v.key for v in fp32] == [*(v.key for v in with_conv), "cuvil_tf32"]  # stock ORT uses TF32, too
+    assert fp32[-1].ours and fp32[-1].providers[0][1] == {"use_tf32": "1"}
 
 
 def test_stock_processes_see_their_own_path_and_no_provider(monkeypatch):
@@ -215,6 +218,28 @@ def test_summary_renders_what_is_recorded():
     assert "NVIDIA H200" in summary.render_chart({"h200": metrics})
 
 
+def test_the_performance_page_shows_kernels_and_the_mean():
+    entry = {"unit": "", "date": "d", "card": "NVIDIA H200"}
+    values = {
+        "kernel/copy/gb_s": 4200.0,
+        "kernel/gelu/f16_8x8/us": 65.25,
+        "kernel/gelu/f16_8x8/pct_roof": 96.0,
+        "kernel/gelu/f16_8x8/x_torch": 1.5,
+        "kernel/add/f16_8x8/us_torch": 3.0,  # ours could not run: no row
+        "model/a_fp16_b1/cuvil": 1.0,
+        "model/a_fp16_b1/stock_best": 2.0,
+        "model/b_fp16_b1/cuvil": 1.0,
+        "model/b_fp16_b1/stock_best": 8.0,
+        "model/b_fp32_b1/cuvil": 1.0,
+        "model/b_fp32_b1/stock_best": 100.0,
+    }
+    text = summary.render_performance({"h200": {name: {"value": v, **entry} for name, v in values.items()}})
+    assert "| gelu/f16_8x8 | 65.2 | - | - | 96 | - | 1.50 |" in text
+    assert "add/f16_8x8" not in text
+    assert "Copy 4200 GB/s" in text
+    assert "Geometric mean of the fp16 rows: 4.00x" in text
+
+
 def test_readme_follows_from_the_recorded_results():
     stale = [p.name for p, text in summary.outputs().items() if not p.is_file() or p.read_text() != text]
     assert stale == [], "run python -m benchmarks.summary"
@@ -224,7 +249,7 @@ def test_readme_follows_from_the_recorded_results():
 def test_a_variant_in_place_of_another_is_measured_when_that_one_fails(monkeypatch, graph_model, measured):
     cpu = [("CPUExecutionProvider", {})]
 
-    def planned(given, stock, optimized, has_conv):
+    def planned(given, stock, optimized, **_):
         path = given if graph_model == "given" else graph_model
         graph = variants.Variant("stock_best", "graph", path, cpu, False, False)
         return [graph, variants.Variant("stock_best", "eager", given, cpu, False, False, instead_of="graph")]

@@ -17,8 +17,9 @@ from models import zoo
 # to 11 bits, which these depths keep within 5e-3 on logits.
 BOUNDS = {"fp32": 1e-3, "fp16": 5e-3}
 # The optimizer does not measure models with branches. ONNX Runtime's CPU provider, computing these converted models in
-# float32 between roundings to fp16, is off by 1.7e-2 (its weights are in fp16 to begin with) and 1.0e-2.
-UNMEASURED = {"silero_vad_half": 5e-2, "silero_vad_16k_op15": 3e-2}
+# float32 between roundings to fp16, is off by 1.7e-2 (its weights are in fp16 to begin with) and 1.0e-2; by 6.7e-3 in
+# the deepest network of untrained weights, which amplify rounding more than trained ones.
+UNMEASURED = {"silero_vad_half": 5e-2, "silero_vad_16k_op15": 3e-2, "torch_efficientnet": 2e-2}
 
 
 class Case:
