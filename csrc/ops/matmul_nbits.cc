@@ -62,7 +62,7 @@ class MatMulNBits : public Op {
 
   bool prepack(int input, const Tensor& t, cudaStream_t stream) override {
     const int part = part_of(input);
-    if (part < 0) return input == kGroupIndex;  // read already
+    if (part < 0) return false;
     check(input, t);
     return matrix_->keep(static_cast<Int4Matrix::Part>(part), t.data, stream);
   }
@@ -132,8 +132,7 @@ class MatMulNBits : public Op {
     const std::optional<Tensor> t = node.constant_input(kGroupIndex);
     const int64_t k = attributes_.k;
     require(t && t->dtype == DType::kI32 && t->size() >= k, "g_idx must be an initializer of ", k, " int32");
-    std::vector<int32_t> groups(static_cast<size_t>(k));
-    CUVIL_CUDA(cudaMemcpy(groups.data(), t->data, groups.size() * sizeof(int32_t), cudaMemcpyDefault));
+    const std::vector<int32_t> groups(t->as<int32_t>(), t->as<int32_t>() + k);
     bool usual = true;
     for (int64_t i = 0; i < k; ++i) usual = usual && groups[static_cast<size_t>(i)] == i / attributes_.block;
     return usual ? std::vector<int32_t>() : groups;
@@ -145,8 +144,11 @@ class MatMulNBits : public Op {
   std::optional<Int4Matrix> matrix_;
 };
 
-const Register matmul_nbits{
-    {.domain = "com.microsoft", .type = "MatMulNBits", .supports = supports, .create = make_op<MatMulNBits>}};
+const Register matmul_nbits{{.domain = "com.microsoft",
+                             .type = "MatMulNBits",
+                             .supports = supports,
+                             .create = make_op<MatMulNBits>,
+                             .cpu_inputs = {kGroupIndex}}};
 
 }  // namespace
 }  // namespace cuvil
