@@ -6,6 +6,7 @@ import collections
 from collections.abc import Iterable, Sequence
 from html import escape
 
+from cuvil_onnx.quantize.summary import Summary
 from cuvil_onnx.report import Report
 from cuvil_onnx.rewrite.trace import Refused
 from cuvil_onnx.tools.picture import draw
@@ -45,6 +46,8 @@ def render(report: Report, title: str = "") -> str:
     parts += ["<h2>Operators</h2>", ops_chart(report.before.ops, report.after.ops)]
     if report.trace.pictures:
         parts += ["<h2>Rewrites, one of each kind</h2>", *_pictures(report)]
+    if report.quantization is not None:
+        parts += ["<h2>Quantized weights</h2>", _quantized(report.quantization)]
     parts += ["<h2>What fired where</h2>", _fired(report), "<h2>What nearly fired, and why not</h2>"]
     parts += [_near_misses(report.near_misses()), "<h2>Time</h2>", _seconds(report)]
     return (
@@ -60,7 +63,8 @@ def _verified(report: Report) -> str:
     text = report.verification
     if not text or text.startswith("no: "):
         return f'<p class="sub">Not verified{escape(": " + text[4:] if text else "")}</p>'
-    return f'<p class="sub good">Verified against the original: {escape(text)}</p>'
+    against = "the original" if report.quantization is None else "the weights that the codes stand for"
+    return f'<p class="sub good">Verified against {against}: {escape(text)}</p>'
 
 
 def _accuracy(report: Report) -> str:
@@ -139,6 +143,24 @@ def _table(headers: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
 
 def _names(names: Sequence[str]) -> str:
     return ", ".join(f"<code>{escape(n)}</code>" for n in names)
+
+
+def _quantized(summary: Summary) -> str:
+    """The settings, each weight with its errors, and what was left alone."""
+    rows = []
+    for layer in summary.layers[:MAX_ROWS]:
+        snr = "" if layer.output_snr_db is None else f"{layer.output_snr_db:.1f} dB"
+        shape = " x ".join(map(str, layer.shape))
+        figures = [str(layer.bits), f"{layer.relative_error:.4f}", snr]
+        rows.append([f"<code>{escape(layer.name)}</code>", shape, *figures, escape(layer.note)])
+    left = [[f"<code>{escape(s.name)}</code>", escape(s.reason)] for s in summary.skipped[:MAX_ROWS]]
+    parts = [f'<p class="sub">{escape(summary.label)}, {summary.bytes_saved / 1e6:,.1f} MB saved</p>']
+    parts += [f'<p class="warn">Warning: {escape(message)}</p>' for message in summary.warnings]
+    parts += [f"<p>{escape(str(name))}: {escape(str(value))}</p>" for name, value in summary.extra.items()]
+    parts.append(_table(["layer", "shape", "bits", "weight error", "output SNR", ""], rows))
+    if left:
+        parts += ["<h3>Not quantized</h3>", _table(["layer", "why"], left)]
+    return "\n".join(parts)
 
 
 def _fired(report: Report) -> str:

@@ -79,3 +79,11 @@ def test_optimize_takes_the_same_text(file: Path, capsys: pytest.CaptureFixture[
     assert main(["optimize", str(file), "--quantize", "rtn:g32:sym", "--quiet"]) == 0
     assert "quantized: 2 weights as rtn:w4a16:g32:sym" in capsys.readouterr().out
     assert ops(onnx.load(file.with_suffix(".cuvil.onnx"))) == {"cuvil::MatMulInt4": 2}
+
+
+def test_page_shows_the_weights(file: Path, tmp_path: Path) -> None:
+    page = tmp_path / "report.html"
+    assert main(["optimize", str(file), "--quantize", "rtn:g32", "--quiet", "--html", str(page)]) == 0
+    text = page.read_text()
+    assert "Quantized weights" in text and "rtn:w4a16:g32" in text and "128 x 96" in text
+    assert "Verified against the weights that the codes stand for" in text
