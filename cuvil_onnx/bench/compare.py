@@ -129,7 +129,7 @@ def _plan(
     if gpu is None:
         return variants.on_cpu(given, ours)
     has_conv = any(node.op_type == "Conv" for node in model.graph.node)
-    return variants.on_gpu(given, work.prepare(given, precision), ours, has_conv)
+    return variants.on_gpu(given, work.prepare(given, precision), ours, has_conv=has_conv, precision=precision)
 
 
 def _json_value(value: Any) -> Any:

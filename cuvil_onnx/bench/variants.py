@@ -28,8 +28,14 @@ class Variant:
     instead_of: str = ""
 
 
-def on_gpu(given: str, stock: list[tuple[str, str]], optimized: str, has_conv: bool) -> list[Variant]:
-    """The variants of a machine with a GPU. ``stock`` are the models of :mod:`cuvil_onnx.bench.prepare`."""
+def on_gpu(
+    given: str, stock: list[tuple[str, str]], optimized: str, *, has_conv: bool, precision: str
+) -> list[Variant]:
+    """The variants of a machine with a GPU. ``stock`` are the models of :mod:`cuvil_onnx.bench.prepare`.
+
+    Stock ORT multiplies float32 in TF32 (10 bits of mantissa) unless told otherwise, cuvil in float32: in that
+    precision a row of ours does as stock ORT.
+    """
     cpu: tuple[str, dict[str, str]] = (CPU, {})
     variants = [Variant("stock_default", "stock ORT, CUDA EP, run()", given, [(CUDA, {}), cpu], False, False)]
     for label, path in stock:
@@ -45,6 +51,9 @@ def on_gpu(given: str, stock: list[tuple[str, str]], optimized: str, has_conv: b
     ours: Providers = [(EP_NAME, {}), cpu]
     variants.append(Variant("cuvil_run", "cuvil, run()", optimized, ours, True, False))
     variants.append(Variant("cuvil", "cuvil, I/O binding", optimized, ours, True, True))
+    if precision == "fp32":
+        tf32: Providers = [(EP_NAME, {"use_tf32": "1"}), cpu]
+        variants.append(Variant("cuvil_tf32", "cuvil, I/O binding, TF32 as stock", optimized, tf32, True, True))
     return variants
 
 
