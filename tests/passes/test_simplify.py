@@ -140,3 +140,34 @@ def test_nested_decisions() -> None:
     result = basic(model)
     assert set(ops(result.model)) == {"Neg", "Abs"}
     same(model, result, x=X)
+
+
+STATE = "n = Shape<start=1, end=2>(x) s = Concat<axis=0>(two, n, four) z = Expand(zero, s) h = Slice(z, a0, a1, a0) "
+RECURRENT = {
+    "two": np.array([2]),
+    "four": np.array([4]),
+    "a0": np.array([0]),
+    "a1": np.array([1]),
+    "r": normal(1, 16, 4),
+    "w": normal(1, 16, 4, seed=1),
+}
+
+
+@pytest.mark.parametrize("opset", [15, 17])
+@pytest.mark.parametrize(("zero", "goes"), [(0.0, True), (-0.0, False), (0.5, False)])
+def test_a_first_state_of_zeros_goes(opset: int, zero: float, goes: bool) -> None:
+    body = STATE + "y, yh = LSTM<hidden_size=4>(x, w, r, , , h, h) "
+    weights = {**RECURRENT, "zero": np.float32(zero)}
+    model = made(f"(float[5,B,4] x) => (float[5,1,B,4] y, float[1,B,4] yh) {{ {body} }}", opset, **weights)
+    result = basic(model)
+    assert (ops(result.model) == {"LSTM": 1}) is goes
+    same(model, result, x=normal(5, 3, 4))
+
+
+def test_one_of_two_states_may_be_zeros() -> None:
+    body = STATE + "y = LSTM<hidden_size=4>(x, w, r, , , h, c) "
+    head = "(float[5,B,4] x, float[1,B,4] c) => (float[5,1,B,4] y)"
+    model = made(f"{head} {{ {body} }}", **RECURRENT, zero=np.float32(0))
+    result = basic(model)
+    assert ops(result.model) == {"LSTM": 1} and list(result.model.graph.node[0].input)[3:] == ["", "", "", "c"]
+    same(model, result, x=normal(5, 3, 4), c=normal(1, 3, 4))

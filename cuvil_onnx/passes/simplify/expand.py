@@ -10,7 +10,11 @@ from cuvil_onnx.rewrite.rule import Match, Refusal
 
 
 class Expand(SimplifyRule):
-    """Exact. Only when the result is known to have the input's shape, or all factors are 1 and the rank stays."""
+    """Exact. Only when the result is known to have the input's shape, or all factors are 1 and the rank stays.
+
+    Sizes of one name are equal, those of different graph inputs too: ONNX demands that of whoever runs the model (IR
+    specification, "static tensor shapes"). Half of what torch's legacy exporter builds masks from rests on it.
+    """
 
     name = "expand"
     roots = (("", "Expand"), ("", "Tile"))
