@@ -14,7 +14,7 @@ import onnx
 import onnx_ir as ir
 
 from cuvil_onnx import verify as verification
-from cuvil_onnx.errors import CuvilError, InvalidModelError, OutputError, VerificationError
+from cuvil_onnx.errors import CuvilError, InvalidModelError, OptionError, OutputError, VerificationError
 from cuvil_onnx.garbage import collection_paused
 from cuvil_onnx.passes.load import Source, load
 from cuvil_onnx.passes.sensitivity.guard import MAX_GIVEN_SETS
@@ -139,6 +139,8 @@ def optimize(
         OutputError: ``output`` cannot be written.
     """
     how = quantize_settings(quantize) if isinstance(quantize, (str, Mapping)) else quantize
+    if how is not None and not isinstance(how, Settings):
+        raise OptionError(f"quantize={quantize!r}: a text such as 'rtn:g32', or quantize_settings(...), is required")
     options = Options.checked(precision, level, layout, skip, only)
     return _optimize(model, output, dataclasses.replace(options, quantize=how), verify, inputs)
 

@@ -85,7 +85,8 @@ def test_unknown_operators_are_left_alone() -> None:
         {"skip": ["no_such_rule"]},
         {"only": ["no_such_rule"]},
         {"skip": "identity"},
-        {"quantize": "rtn"},
+        {"quantize": "no_such_scheme"},
+        {"quantize": 4},
     ],
 )
 def test_meaningless_options(options: dict[str, Any]) -> None:
