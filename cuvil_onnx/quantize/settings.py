@@ -93,6 +93,8 @@ def settings(
     made = make_scheme(parsed["scheme"], parsed.get("options", {}) | dict(options or {}))
     if others.get("calibration") is not None and not hasattr(others["calibration"], "observe"):
         others["calibration"] = _calibration(others["calibration"], others.get("seed", 0))
+    if hasattr(others.get("calibration"), "resumable"):
+        made = others["calibration"].resumable(made)
     for name, patterns in (("include", include), ("exclude", exclude)):
         if isinstance(patterns, str):
             raise OptionError(f"{name} takes a list of patterns, not one string")

@@ -35,6 +35,10 @@ MAX_RATIO = 1e4
 """Largest over smallest scale: beyond it float16 activations would not survive the division."""
 
 
+SEARCH_COLUMNS = 256
+"""Of a weight take part in the search."""
+
+
 class Awq(Scheme):
     """See the module's text.
 
@@ -78,7 +82,7 @@ class Awq(Scheme):
         activation = xp.asarray(statistics.mean_magnitude(), dtype=xp.float32)
         weights = [layer.weight for layer in layers]
         weight_size = _weight_magnitude(weights, grid, xp)
-        errors = _Errors(weights, moments, grid, xp)
+        errors = _Errors([sampled(weight) for weight in weights], moments, grid, xp)
         plain = best = errors.of(None)
         found: tuple[int, bool] | None = None
         trials: int = o["trials"]
@@ -142,6 +146,12 @@ def _weight_magnitude(weights: Sequence[Array], grid: Grid, xp: ModuleType) -> A
         total = total + part.sum(axis=2).reshape(-1)[: weight.shape[0]]
         columns += weight.shape[1]
     return total / max(columns, 1)  # type: ignore[return-value]
+
+
+def sampled(weight: Array) -> Array:
+    """Some of the columns of a weight, evenly spread: enough to compare scales, which all columns share."""
+    step = -(-weight.shape[1] // SEARCH_COLUMNS)
+    return weight[:, :: max(step, 1)].copy()
 
 
 class _Errors:
