@@ -11,166 +11,17 @@
 // `partial`, and the last to arrive adds them in the order of the blocks: the same bits every run.
 #pragma once
 
-#include "device/activation.cuh"
-#include "device/int4_decode.cuh"
-#include "device/launch.cuh"
-#include "kernels/int4_gemm.cuh"
+#include "kernels/int4_gemm_parts.cuh"
 
 namespace cuvil {
 namespace int4_gemm {
 
-using namespace device;
-
-template <typename T_, int Bits_, int Columns_, bool Wide>
-struct Shape {
-  using T = T_;
-  static constexpr int Bits = Bits_, Columns = Columns_;
-  static constexpr int WarpsRow = Wide ? 8 : 4, WarpsDepth = Wide ? 1 : 2, kThreads = 256;
-  static constexpr int Units = Int4Way::units(Bits, Columns);
-  static constexpr int Rows = WarpsRow * kUnitRows, Depth = WarpsDepth * Units * kUnitDepth;
-  static constexpr int Pitch = int4_pitch(Depth);
-  static constexpr int Nt = Columns / 8;
-  static constexpr int ColumnsOut = int4_columns_out(Columns);
-  static constexpr int kPlanes = Bits / 4;
-  // 128 columns take all registers of a multiprocessor.
-  static constexpr int kMinBlocks = Columns <= 64 ? 2 : 1;
-  static constexpr int PitchOut = Rows + 4;
-  // With few columns the instructions that make numbers of codes are what is scarce, not those of the tensor cores.
-  static constexpr bool kRaised = Bits == 4 && Columns <= 16;
-};
-
-// Not inlined: a kernel has several places that need it, and it is long.
-static __device__ __noinline__ float activated(Activation kind, float a, float b, float x) {
-  return activate(ActivationParams{kind, a, b}, x);
-}
-
-// A place in the block's run: a tile, by its row and column, and a step of it.
-struct Cursor {
-  int row, column, step;
-  __device__ __forceinline__ void next(int steps, int columns) {
-    if (++step < steps) return;
-    step = 0;
-    if (++column == columns) column = 0, ++row;
-  }
-};
-
-struct Launch {
-  TileSchedule schedule;
-  int column_tiles;
-  Int4Stage stage;
-  bool x_vectors;  // rows of x begin at multiples of 16 bytes
-  bool y_vectors;  // rows of y at multiples of 4 elements
-};
-
 template <typename S>
-struct Block {
+struct Block : Operands<S> {
+  using Base = Operands<S>;
   using T = typename S::T;
-  const Int4GemmParams& p;
-  const Launch& l;
-  unsigned char* shared;
-  int lane, warp, warp_row, warp_depth, g, q;
-  uint64_t weight_policy;
-
-  __device__ __forceinline__ unsigned char* stage(int i) const { return shared + i * l.stage.bytes; }
-  __device__ __forceinline__ float* out() const { return reinterpret_cast<float*>(stage(p.way.stages)); }
-  // Vectors of a warp's codes in a stage.
-  static constexpr int kWarpVectors = S::Units * S::kPlanes * 32;
-
-  // Where a thread fetches next.
-  struct Feed {
-    Cursor at;
-    const uint4* codes;
-    int units;  // of the depth from there on, none where there is no row
-    const T* x;
-    int places, columns;  // from there on
-  };
-  static constexpr int kRowVectors = S::Depth / 8, kColumnsApart = S::kThreads / kRowVectors;
-
-  __device__ __forceinline__ void aim(Feed& f) const {
-    const Int4Weight& w = p.weight;
-    const int row_unit = f.at.row * S::WarpsRow + warp_row, depth_units = w.depth_units();
-    const int depth_unit = (f.at.step * S::WarpsDepth + warp_depth) * S::Units;
-    f.codes = w.codes + (static_cast<int64_t>(row_unit) * depth_units + depth_unit) * (S::kPlanes * 32) + lane;
-    f.units = row_unit < w.row_units() ? depth_units - depth_unit : 0;
-    const int column = f.at.column * S::Columns + threadIdx.x / kRowVectors;
-    const int place = f.at.step * S::Depth + threadIdx.x % kRowVectors * 8;
-    f.x = static_cast<const T*>(p.x) + static_cast<int64_t>(column) * w.depth + place;
-    f.places = w.depth - place;
-    f.columns = p.m - column;
-  }
-
-  __device__ __forceinline__ void advance(Feed& f) const {
-    f.at.next(l.schedule.steps, l.column_tiles);
-    if (f.at.step == 0) return aim(f);
-    constexpr int kUnits = S::WarpsDepth * S::Units;
-    f.codes += kUnits * S::kPlanes * 32;
-    f.units -= kUnits;
-    f.x += S::Depth;
-    f.places -= S::Depth;
-  }
-
-  __device__ __forceinline__ void fetch_weight(int slot, const Feed& f) const {
-    const Int4Weight& w = p.weight;
-    unsigned char* to = stage(slot);
-    uint4* mine = reinterpret_cast<uint4*>(to) + warp * kWarpVectors + lane;
-    if (f.units >= S::Units) {
-#pragma unroll
-      for (int i = 0; i < S::Units * S::kPlanes; ++i)
-        copy16_async(mine + i * 32, f.codes + i * 32, true, weight_policy);
-    } else {  // zeros behind the end
-#pragma unroll
-      for (int i = 0; i < S::Units * S::kPlanes; ++i) {
-        const bool valid = i / S::kPlanes < f.units;
-        copy16_async(mine + i * 32, valid ? f.codes + i * 32 : w.codes, valid, weight_policy);
-      }
-    }
-    const int first_group = (f.at.step * S::Depth) >> w.group_shift;
-    const int first_row = f.at.row * S::Rows, width = w.row_units() * kUnitRows;
-    fetch_groups<2>(to + l.stage.scales, w.scales, first_group, first_row, width);
-    if (w.zeros) fetch_groups<1>(to + l.stage.zeros, w.zeros, first_group, first_row, width);
-    if (w.offsets) fetch_groups<2>(to + l.stage.offsets, w.offsets, first_group, first_row, width);
-  }
-
-  // One row of values a group; a copy is 16 bytes of one group.
-  template <int Bytes>
-  __device__ __forceinline__ void fetch_groups(unsigned char* to, const void* values, int first_group, int first_row,
-                                               int width) const {
-    constexpr int kVectors = S::Rows * Bytes / 16, kValues = 16 / Bytes;
-#pragma unroll 1
-    for (int i = threadIdx.x; i < l.stage.groups * kVectors; i += S::kThreads) {
-      const int group = first_group + i / kVectors, row = first_row + i % kVectors * kValues;
-      const bool valid = group < p.weight.groups && row < width;
-      const char* from = static_cast<const char*>(values) + (static_cast<int64_t>(group) * width + row) * Bytes;
-      copy16_async(to + i * 16, valid ? from : values, valid);
-    }
-  }
-
-  // Rows of x, zeros behind the end of their depth. Columns of the tile beyond the last row stay as they are: nobody
-  // looks at what they become. `now`: by ordinary loads, which do not queue behind the copies of codes.
-  __device__ __forceinline__ void fetch_x(int slot, const Feed& f, bool now) const {
-    T* to = reinterpret_cast<T*>(stage(slot) + l.stage.x) + threadIdx.x / kRowVectors * S::Pitch +
-            threadIdx.x % kRowVectors * 8;
-    static_assert(S::kThreads % kRowVectors == 0);
-#pragma unroll
-    for (int j = 0; j < (S::Columns + kColumnsApart - 1) / kColumnsApart; ++j) {
-      if (S::Columns % kColumnsApart != 0 && threadIdx.x / kRowVectors + j * kColumnsApart >= S::Columns) break;
-      if (j * kColumnsApart >= f.columns) break;
-      T* place = to + j * kColumnsApart * S::Pitch;
-      const T* from = f.x + static_cast<int64_t>(j) * kColumnsApart * p.weight.depth;
-      if (l.x_vectors) {
-        const bool valid = f.places > 0;
-        if (now)
-          *reinterpret_cast<uint4*>(place) = valid ? *reinterpret_cast<const uint4*>(from) : make_uint4(0, 0, 0, 0);
-        else
-          copy16_async(place, valid ? from : static_cast<const T*>(p.x), valid);
-      } else {
-        Vec<T, 8> v;
-#pragma unroll
-        for (int k = 0; k < 8; ++k) v[k] = k < f.places ? from[k] : from_compute<T>(0.f);
-        store<T, 8>(place, v);
-      }
-    }
-  }
+  using Base::p, Base::l, Base::lane, Base::warp, Base::warp_row, Base::warp_depth, Base::g, Base::q;
+  using Base::stage, Base::out, Base::kWarpVectors, Base::aim, Base::advance, Base::fetch_weight, Base::fetch_x;
 
   // A step whose places are of one group, without offsets: the sum of (16 + code) x, less (16 + zero) times the sum of
   // x, times the scale. A third fewer instructions than with the weight as numbers, whose rounding is left out. False
@@ -370,7 +221,7 @@ struct Block {
     const int begin = l.schedule.begin(block), count = l.schedule.begin(block + 1) - begin, tile = begin / steps;
     Cursor work{tile / l.column_tiles, tile % l.column_tiles, begin % steps};
     const int ahead = p.way.stages - 1;
-    Feed feed;
+    typename Base::Feed feed;
     feed.at = work;
     aim(feed);
     if (!p.constant_weight) wait_for_predecessor();
@@ -439,16 +290,8 @@ __global__ void __launch_bounds__(S::kThreads, S::kMinBlocks)
     int4_gemm_kernel(const __grid_constant__ Int4GemmParams p, const __grid_constant__ Launch l) {
   const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
   // Codes are read once unless there are more rows of x than a tile has.
-  const Block<S> block{p,
-                       l,
-                       dynamic_shared,
-                       lane,
-                       warp,
-                       warp % S::WarpsRow,
-                       warp / S::WarpsRow,
-                       lane / 4,
-                       lane % 4,
-                       l2_policy(l.column_tiles == 1)};
+  const Block<S> block{{p, l, dynamic_shared, lane, warp, warp % S::WarpsRow, warp / S::WarpsRow, lane / 4, lane % 4,
+                        l2_policy(l.column_tiles == 1)}};
   block.run();
 }
 
