@@ -26,6 +26,13 @@ PART = 64
 GENERATED = "unk__"
 """How the symbols begin that ONNX's inference makes up, numbered from 0 in each call."""
 
+LONG = 1 << 17
+"""From this length on, vectors are no shapes: ONNX's inference would list what it knows of each element (10 GB for 64 Mi
+of them, once they are cast)."""
+
+_LENGTH = "cuvil_length_"
+"""How the symbols begin that stand for such lengths meanwhile."""
+
 Fact = tuple[int, tuple[int | str | None, ...] | None]
 """An element type (0: unknown) and dimensions."""
 
@@ -75,6 +82,7 @@ def _infer(
         for info in stripped.output:
             if info.type.HasField("tensor_type"):
                 info.type.tensor_type.ClearField("shape")
+    _hide_long(proto)
     try:
         inferred = onnx.shape_inference.infer_shapes(proto, check_type=False, strict_mode=False, data_prop=True)
     except Exception as error:
@@ -128,6 +136,14 @@ def _hide_misread(proto: onnx.ModelProto, results: set[str | None]) -> None:
         for node in graph.node:
             if node.op_type == "Split" and results.intersection(node.output):
                 node.domain = "cuvil.hidden"
+
+
+def _hide_long(proto: onnx.ModelProto) -> None:
+    for graph in walk_protos(proto.graph):
+        for info in (*graph.input, *graph.value_info):
+            dims = info.type.tensor_type.shape.dim
+            if len(dims) == 1 and dims[0].dim_value >= LONG:
+                dims[0].dim_param = f"{_LENGTH}{dims[0].dim_value}"
 
 
 def weightless_proto(model: ir.Model) -> onnx.ModelProto:
@@ -218,9 +234,11 @@ def _fact(described: onnx.TypeProto) -> Fact | None:
     kind = described.tensor_type
     if not kind.HasField("shape"):
         return kind.elem_type, None
-    return kind.elem_type, tuple(
-        d.dim_value if d.HasField("dim_value") else (d.dim_param or None) for d in kind.shape.dim
-    )
+    return kind.elem_type, tuple(d.dim_value if d.HasField("dim_value") else _size(d.dim_param) for d in kind.shape.dim)
+
+
+def _size(symbol: str) -> int | str | None:
+    return int(symbol.removeprefix(_LENGTH)) if symbol.startswith(_LENGTH) else symbol or None
 
 
 def _learn(value: ir.Value, elem_type: int, dims: tuple[int | str | None, ...] | None, keep: bool) -> int:

@@ -1,0 +1,23 @@
+"""Shape inference of whole models."""
+
+from __future__ import annotations
+
+import time
+
+import onnx
+
+import cuvil_onnx
+
+
+def test_long_vectors_cost_no_memory_for_each_element():
+    """ONNX's data propagation would hold 64 Mi symbols, more than 10 GB, for this model."""
+    model = onnx.parser.parse_model(
+        '<ir_version: 10, opset_import: ["" : 18]> g (float16[67108864] x, float[67108864] b) => (float[67108864] y)'
+        "{ c = Cast <to = 1> (x)  s = Add(c, b)  y = Relu(s) }"
+    )
+    began = time.process_time()
+    result = cuvil_onnx.optimize(model, verify=False)
+    assert time.process_time() - began < 20
+    assert [n.op_type for n in result.model.graph.node] == ["Pointwise"]
+    (found,) = result.model.graph.output
+    assert [d.dim_value for d in found.type.tensor_type.shape.dim] == [67108864]
