@@ -27,8 +27,8 @@ GENERATED = "unk__"
 """How the symbols begin that ONNX's inference makes up, numbered from 0 in each call."""
 
 LONG = 1 << 17
-"""From this length on, vectors are no shapes: ONNX's inference would list what it knows of each element (10 GB for 64 Mi
-of them, once they are cast)."""
+"""From this length on, vectors are no shapes: ONNX's inference would list what it knows of each element, once they are
+cast (10 GB for 64 Mi of them)."""
 
 _LENGTH = "cuvil_length_"
 """How the symbols begin that stand for such lengths meanwhile."""
