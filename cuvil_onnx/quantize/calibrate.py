@@ -130,7 +130,7 @@ class Observation:
             if name not in feed:
                 default = graph_inputs[name].const_value
                 if default is not None:  # an initializer that may be overridden
-                    found[name] = onnxruntime.OrtValue.ortvalue_from_numpy(default.numpy())
+                    found[name] = _ort_value(default)
                     continue
                 raise OptionError(f"a calibration sample lacks the model's input {name!r}")
             found[name] = onnxruntime.OrtValue.ortvalue_from_numpy(np.ascontiguousarray(feed[name]))
@@ -153,7 +153,7 @@ class Observation:
             session = onnxruntime.InferenceSession(proto.SerializeToString(), options, providers=self._providers)
         except Exception as error:
             raise CuvilError(f"{where}: ONNX Runtime cannot load this part of the model: {error}") from error
-        weights = {v.name: onnxruntime.OrtValue.ortvalue_from_numpy(v.const_value.numpy()) for v in fed}  # type: ignore[union-attr]
+        weights = {v.name: _ort_value(v.const_value) for v in fed if v.const_value is not None}
         names = [output.name for output in session.get_outputs()]
         statistics: Statistics | None = None
         for sample in self._live:
@@ -178,6 +178,15 @@ def _available() -> list[str]:
 
     present = onnxruntime.get_available_providers()
     return [name for name in PROVIDERS if name in present]
+
+
+def _ort_value(tensor: ir.TensorProtocol) -> Any:
+    import onnxruntime
+
+    array = np.ascontiguousarray(tensor.numpy())
+    if tensor.dtype == ir.DataType.BFLOAT16:  # numpy has no such type of its own
+        return onnxruntime.OrtValue.ortvalue_from_numpy_with_onnx_type(array.view(np.uint16), int(tensor.dtype))
+    return onnxruntime.OrtValue.ortvalue_from_numpy(array)
 
 
 class _Arrays(pickle.Unpickler):

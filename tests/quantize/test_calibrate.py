@@ -117,6 +117,20 @@ def test_large_weights_are_fed(monkeypatch: pytest.MonkeyPatch) -> None:
         assert same(seen, expected(model, site.name or "", samples))
 
 
+@pytest.mark.parametrize("kind", [np.float16, ml_dtypes.bfloat16])
+def test_large_weights_of_16_bits_are_fed(kind: type, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(calibrate_segments, "FED_BYTES", 1)
+    w = weight(K).astype(kind)
+    private = ir.from_proto(
+        graph(f"(float[M,{K}] x) => (float[M,{K}] y) {{ c = Cast<to=1>(w) m = Mul(x, c) y = Relu(m) }}", 17, w=w)
+    )
+    x = rows(5, K)
+    ((_, seen),) = Observation(private, sites(private, "m"), [{"x": x}])
+    want = Statistics.empty(K)
+    want.add(x * w.astype(np.float32))
+    assert same(seen, want)
+
+
 @pytest.mark.parametrize("kind", [TensorProto.FLOAT16, TensorProto.BFLOAT16])
 def test_values_of_16_bits_between_pieces(kind: int) -> None:
     # ONNX Runtime's CPU provider computes next to nothing in bfloat16; what matters here is that values are carried.
