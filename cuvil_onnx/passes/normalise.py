@@ -121,11 +121,13 @@ def sort_graphs(model: ir.Model) -> None:
         seen: set[ir.Node] = set()
         for node in graph:
             readers = [node]
-            for inner in walk.subgraphs(node):
-                readers.extend(walk.all_nodes(inner))
-            for value in (v for reader in readers for v in reader.inputs):
-                producer = None if value is None else value.producer()
-                if producer is not None and producer.graph is graph and producer not in seen:
-                    model.graph.sort()
-                    return
+            if node.attributes.data:
+                for inner in walk.subgraphs(node):
+                    readers.extend(walk.all_nodes(inner))
+            for reader in readers:
+                for value in reader.inputs:
+                    producer = None if value is None else value.producer()
+                    if producer is not None and producer not in seen and producer.graph is graph:
+                        model.graph.sort()
+                        return
             seen.add(node)

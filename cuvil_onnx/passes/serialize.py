@@ -43,6 +43,7 @@ class Serializer:
         self._tensor = tensor
         self._attributes: dict[Hashable, bytes] = {}
         self._types: dict[Hashable, bytes] = {}
+        self._inputs: dict[str, bytes] = {}
 
     def graph(self, graph: ir.Graph, held: Iterable[ir.Value] | None = None) -> bytes:
         """A GraphProto with the initializers ``held``, by default all."""
@@ -100,17 +101,27 @@ class Serializer:
             proto = onnx.NodeProto()
             ir.serde.serialize_node_into(proto, node, model_ir_version=self._ir_version)
             return _message(proto)
-        parts = [field(_NODE_INPUT, b"" if v is None else _name(v).encode()) for v in node.inputs]
+        parts, inputs = [], self._inputs
+        for value in node.inputs:
+            name = "" if value is None else _name(value)
+            known = inputs.get(name)
+            if known is None:
+                known = inputs[name] = field(_NODE_INPUT, name.encode())
+            parts.append(known)
         outputs = node.outputs
         while outputs and not outputs[-1].name:
             outputs = outputs[:-1]
-        parts.extend(field(_NODE_OUTPUT, _name(v).encode()) for v in outputs)
-        parts.append(text(_NODE_NAME, node.name or ""))
+        for value in outputs:
+            parts.append(field(_NODE_OUTPUT, _name(value).encode()))
+        if node.name:
+            parts.append(text(_NODE_NAME, node.name))
         parts.append(text(_NODE_OP, node.op_type))
-        parts.extend(field(_NODE_ATTRIBUTE, self._attribute(a)) for a in node.attributes.values())
-        parts.append(text(_NODE_DOC, node.doc_string or ""))
-        parts.append(text(_NODE_DOMAIN, node.domain))
-        parts.append(text(_NODE_OVERLOAD, node.overload))
+        for attr in node.attributes.data.values():
+            parts.append(field(_NODE_ATTRIBUTE, self._attribute(attr)))
+        if node.doc_string:
+            parts.append(text(_NODE_DOC, node.doc_string))
+        if node.domain or node.overload:
+            parts.append(text(_NODE_DOMAIN, node.domain) + text(_NODE_OVERLOAD, node.overload))
         if node._metadata_props:
             parts.extend(_entries(_NODE_METADATA, node._metadata_props))
         return b"".join(parts)
