@@ -26,7 +26,7 @@ struct SmallProductParams {
 
 // How a product is cut up.
 struct ProductCut {
-  int rows = 64;  // of a tile: 32, 64 or 128; a tile has 64 columns
+  int rows = 64;  // of a tile: 32 or 64; a tile has 64 columns
   int split = 1;  // blocks that share the sum of a tile: 1, 2, 4 or 8 (sm_90)
 };
 

@@ -233,8 +233,6 @@ cudaError_t launch_activation(const SmallProductParams& p, int split, cudaStream
   switch (p.activation.kind) {
     case Activation::kNone:
       return launch_kernel<Tl, Split, Known<Activation::kNone>>(p, split, stream);
-    case Activation::kRelu:
-      return launch_kernel<Tl, Split, Known<Activation::kRelu>>(p, split, stream);
     case Activation::kGelu:
       return launch_kernel<Tl, Split, Known<Activation::kGelu>>(p, split, stream);
     default:
@@ -258,8 +256,6 @@ cudaError_t launch(const SmallProductParams& p, ProductCut cut, cudaStream_t str
       return launch_rows<T, 32>(p, cut.split, stream);
     case 64:
       return launch_rows<T, 64>(p, cut.split, stream);
-    case 128:
-      return launch_rows<T, 128>(p, cut.split, stream);
     default:
       return cudaErrorInvalidValue;
   }

@@ -145,7 +145,7 @@ std::vector<ProductCut> GemmPlan::cuts(const DeviceInfo& device) const {
   const bool vectors = p.n % 8 == 0 && p.k % 8 == 0 && std::min({p.align_a, p.align_b, p.align_c, p.align_d}) >= 16;
   if (!fused_ || !is_16_bit(p.dtype) || p.trans_a || p.batch != 1 || !vectors || device.sm < 80) return {};
   std::vector<ProductCut> found;
-  for (const int rows : {32, 64, 128}) {
+  for (const int rows : {32, 64}) {
     if (rows > 32 && p.m <= rows / 2) break;  // half of each tile would be padding
     const int64_t tiles = (p.m + rows - 1) / rows * ((p.n + 63) / 64), steps = (p.k + 63) / 64;
     // Where smaller tiles already fill the card several times over, a library's larger ones are better.
