@@ -1,6 +1,6 @@
 """Writes function bodies in the ONNX of one opset.
 
-Forms that changed between opsets 7 and 26 are chosen here, once.
+Forms that changed between opsets 7 and 28 are chosen here, once.
 """
 
 from __future__ import annotations

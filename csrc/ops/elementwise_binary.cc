@@ -40,12 +40,25 @@ Elementwise mean(const NodeView& node) {
   return b.finish(b.emit(PwOp::kDiv, t, {sum, b.constant(t, node.num_inputs())}));
 }
 
+// x - floor(x / y) * y of floats, which version 28 allows, from the exact remainder of the truncated quotient: one of
+// the other sign is one y short, and a zero takes the sign of y. NaN passes through the sum.
+int floor_mod(ProgramBuilder& b, int x, int y) {
+  const DType t = b.dtype_of(x);
+  const int r = b.emit(PwOp::kFmod, t, {x, y}), zero = b.constant(t, 0.0);
+  const int below = b.emit(PwOp::kLess, DType::kBool, {y, zero});
+  const int differ = b.emit(PwOp::kXor, DType::kBool, {b.emit(PwOp::kLess, DType::kBool, {r, zero}), below});
+  const int moved = b.emit(PwOp::kWhere, t, {differ, b.emit(PwOp::kAdd, t, {r, y}), r});
+  const int signed_zero = b.emit(PwOp::kWhere, t, {below, b.constant(t, -0.0), zero});
+  return b.emit(PwOp::kWhere, t, {b.emit(PwOp::kEqual, DType::kBool, {r, zero}), signed_zero, moved});
+}
+
 Elementwise mod(const NodeView& node) {
   ProgramBuilder b(node);
   const int x = b.load(0), y = b.load(1);
-  const bool c_like = node.get<int64_t>("fmod", 0) != 0;
-  require(c_like || !is_float(b.dtype_of(x)), "Mod of ", name_of(b.dtype_of(x)), " requires fmod = 1");
-  return b.finish(b.emit(c_like ? PwOp::kFmod : PwOp::kMod, b.dtype_of(x), {x, y}));
+  const DType t = b.dtype_of(x);
+  if (node.get<int64_t>("fmod", 0) != 0) return b.finish(b.emit(PwOp::kFmod, t, {x, y}));
+  require(!is_float(t) || node.since_version() >= 28, "Mod of ", name_of(t), " requires fmod = 1 before opset 28");
+  return b.finish(is_float(t) ? floor_mod(b, x, y) : b.emit(PwOp::kMod, t, {x, y}));
 }
 
 // The integer that a double within its power's error (a few units in the last place) stands for, else the value: a

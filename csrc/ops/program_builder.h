@@ -47,7 +47,7 @@ std::unique_ptr<Op> create_elementwise(const NodeView& node, BuildElementwise bu
 std::vector<std::pair<int, int>> elementwise_inplace();
 
 // The newest opset these ops were checked against.
-constexpr int kLatestOpset = 26;
+constexpr int kLatestOpset = 28;
 
 // The entry of ONNX op `type` for node schemas introduced in [since, until].
 template <BuildElementwise build>

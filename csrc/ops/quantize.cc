@@ -1,4 +1,4 @@
-// QuantizeLinear, DequantizeLinear (opsets 10 to 25, and com.microsoft's) and DynamicQuantizeLinear.
+// QuantizeLinear, DequantizeLinear (opsets 10 to 28, and com.microsoft's) and DynamicQuantizeLinear.
 #include "kernels/quantize.cuh"
 
 #include "ops/op.h"
@@ -6,7 +6,7 @@
 namespace cuvil {
 namespace {
 
-constexpr int kNewestOpset = 26;
+constexpr int kNewestOpset = 28;
 
 bool is_scale(DType t) { return t == DType::kF32 || t == DType::kF16 || t == DType::kBF16; }
 

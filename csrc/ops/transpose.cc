@@ -65,7 +65,8 @@ class DepthToSpace : public Op {
 
 class SpaceToDepth : public Op {
  public:
-  explicit SpaceToDepth(const NodeView& node) : block_(node.get<int64_t>("blocksize", 0)) {
+  explicit SpaceToDepth(const NodeView& node)  // `mode` came with version 28
+      : block_(node.get<int64_t>("blocksize", 0)), column_first_(node.get<std::string>("mode", "DCR") == "CRD") {
     require(block_ > 0, "SpaceToDepth: blocksize is ", block_);
   }
 
@@ -75,11 +76,14 @@ class SpaceToDepth : public Op {
     const int64_t n = x.shape[0], c = x.shape[1], h = x.shape[2], w = x.shape[3], b = block_;
     require(h % b == 0 && w % b == 0, "SpaceToDepth: ", h, "x", w, " does not divide by blocksize ", b);
     const Tensor y = ctx.output(0, Dims{n, c * b * b, h / b, w / b});
-    copy_view(ctx, x.data, y.data, x.dtype, permute(Dims{n, c, h / b, b, w / b, b}, {0, 3, 5, 1, 2, 4}));
+    const Dims blocks{n, c, h / b, b, w / b, b};
+    copy_view(ctx, x.data, y.data, x.dtype,
+              column_first_ ? permute(blocks, {0, 1, 3, 5, 2, 4}) : permute(blocks, {0, 3, 5, 1, 2, 4}));
   }
 
  private:
   int64_t block_;
+  bool column_first_;
 };
 
 template <typename T>

@@ -8,6 +8,7 @@ import onnx_ir as ir
 from custom_ops.program import DTYPES, Program, UnsupportedError, compile_node, elementwise_ops
 from tests.csrc.pointwise_tool import SOURCES, Job, Tool
 
+NEWEST = onnx.defs.onnx_opset_version()
 TWO = {"Cast": {"to": 1}, "BitShift": {"direction": "LEFT"}}
 # Optional or variadic inputs: how many to try.
 COUNTS = {"Clip": (1, 2, 3), "Max": (1, 2, 3), "Min": (1, 2, 3), "Sum": (1, 2, 3), "Where": (3,)}
@@ -15,7 +16,7 @@ COUNTS = {"Clip": (1, 2, 3), "Max": (1, 2, 3), "Min": (1, 2, 3), "Sum": (1, 2, 3
 
 def allowed(op: str, dtype: ir.DataType) -> bool:
     """Whether ONNX lets the operator take inputs of a type (Where: beside its condition)."""
-    schema = onnx.defs.get_schema(op, 26, "")
+    schema = onnx.defs.get_schema(op, NEWEST, "")
     index = 1 if op == "Where" else 0
     constraint = schema.inputs[index].type_str
     types = next((c.allowed_type_strs for c in schema.type_constraints if c.type_param_str == constraint), [constraint])
@@ -26,7 +27,7 @@ def inputs_of(domain: str, op: str) -> int:
     """How many inputs an operator must have."""
     if domain:
         return 1
-    return max(1, sum(i.option.name == "Single" for i in onnx.defs.get_schema(op, 26, "").inputs))
+    return max(1, sum(i.option.name == "Single" for i in onnx.defs.get_schema(op, NEWEST, "").inputs))
 
 
 def jobs() -> tuple[list[Job], list[str]]:

@@ -13,6 +13,7 @@ import pytest
 import custom_ops
 from custom_ops import testing
 from custom_ops.spec import Example, OpSpec
+from cuvil_onnx.passes.limits import newest_opset_and_ir
 
 EXAMPLES = [pytest.param(s, e, id=f"{s.name}-{e.name}") for s in custom_ops.specs().values() for e in s.examples()]
 FLOAT, HALF = ir.DataType.FLOAT, ir.DataType.FLOAT16
@@ -29,6 +30,10 @@ def run(model: onnx.ModelProto, feeds: dict[str, np.ndarray]) -> list[np.ndarray
 def check(spec: OpSpec, example: Example, opset: int, dtype: ir.DataType, rtol: float, atol: float) -> None:
     if opset < example.opset:
         pytest.skip(f"the example needs opset {example.opset}")
+    if opset > newest_opset_and_ir()[0]:
+        pytest.skip(f"this ONNX Runtime knows no opset {opset}")
+    if opset >= 28 and spec.name == "MatMulInt4":
+        pytest.skip("ONNX Runtime 1.32's CPU provider has no DequantizeLinear of version 28")
     case = testing.build(spec, example, opset=opset, dtype=dtype)
     onnx.checker.check_model(case.model, full_check=True)
     for found, expected in zip(run(case.model, case.feeds), case.expected, strict=True):
@@ -36,7 +41,7 @@ def check(spec: OpSpec, example: Example, opset: int, dtype: ir.DataType, rtol: 
         np.testing.assert_allclose(found, expected, rtol=rtol, atol=atol)
 
 
-@pytest.mark.parametrize("opset", [8, 11, 13, 17, 20, 23, 26])
+@pytest.mark.parametrize("opset", [8, 11, 13, 17, 20, 23, 26, 28])
 @pytest.mark.parametrize(("spec", "example"), EXAMPLES)
 def test_body_float32(spec: OpSpec, example: Example, opset: int) -> None:
     # Sums here have at most 200 terms of order 1, so float32 is off by some 200 * 2^-24 = 1e-5 at worst; a variance

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from onnx import TensorProto, helper
 
+from cuvil_onnx.passes.limits import newest_opset_and_ir
 from tests.gpu.single_op import MakeSession, check, sample
 
 Array = np.ndarray
@@ -22,6 +23,8 @@ TOLERANCE = {
     np.float64: {"rtol": 1e-6, "atol": 1e-6},
 }
 EXACT = {"Abs", "Neg", "Floor", "Ceil", "Round", "Sign", "Relu"}
+
+opset_28 = pytest.mark.skipif(newest_opset_and_ir()[0] < 28, reason="this ONNX Runtime knows no opset 28")
 
 SHAPES = [(), (1,), (7,), (0, 3), (3, 1025), (2, 3, 4, 5), (2, 1, 2, 1, 3, 1, 2, 2)]
 
@@ -53,7 +56,7 @@ UNARY: dict[str, tuple[Any, dict[str, Any]]] = {
 @pytest.mark.parametrize("shape", [(3, 1025)])
 def test_unary(ep_session: MakeSession, op: str, dtype: Any, shape: tuple[int, ...]) -> None:
     if op == "Celu" and dtype != np.float32:
-        pytest.skip("ONNX defines Celu for float32 only")
+        pytest.skip("ONNX defines Celu for float32 only before opset 28")
     domain, attrs = UNARY[op]
     x = domain(sample(shape, dtype)).astype(dtype)
     if op == "Round":  # ties
@@ -123,6 +126,20 @@ def test_float_mod(ep_session: MakeSession) -> None:
     check(ep_session, "Mod", [5 * sample((71, 101)), sample((71, 101), seed=1)], {"fmod": 1})
 
 
+@opset_28
+@pytest.mark.parametrize("dtype", [np.float32, np.float16, np.float64])
+def test_float_mod_of_the_floored_quotient(ep_session: MakeSession, dtype: Any) -> None:
+    a, b = 5 * sample((71, 101), dtype), sample((71, 101), dtype, 1)
+    special = np.array([math.nan, math.inf, -math.inf, 0.0, -0.0, 1.5, -2.5, 3], dtype)
+    a[:8, :8], b[:8, :8] = special, special[:, None]
+    with np.errstate(invalid="ignore"):
+        r = np.fmod(a, b)  # exact, and what np.mod starts from too; that gives no signed zeros in float16
+        expected = np.where(r == 0, np.copysign(dtype(0), b), np.where((r < 0) != (b < 0), r + b, r))
+    (found,) = check(ep_session, "Mod", [a, b], {"fmod": 0}, opset=28, expected=[expected])
+    zeros = found == 0
+    np.testing.assert_array_equal(np.signbit(found[zeros]), np.signbit(expected[zeros]))
+
+
 @pytest.mark.parametrize("op", ["Equal", "Less", "LessOrEqual", "Greater", "GreaterOrEqual"])
 @pytest.mark.parametrize("dtype", [np.float32, np.float16, np.float64, np.int32, np.int64])
 def test_comparisons(ep_session: MakeSession, op: str, dtype: Any) -> None:
@@ -154,6 +171,33 @@ def test_bitwise(ep_session: MakeSession, op: str, dtype: Any) -> None:
 def test_bit_shift(ep_session: MakeSession, direction: str, dtype: Any) -> None:
     a, b = sample((71, 101), dtype), (sample((71, 101), dtype, 1) % 8).astype(dtype)
     check(ep_session, "BitShift", [a, b], {"direction": direction})
+
+
+@opset_28
+@pytest.mark.parametrize("direction", ["LEFT", "RIGHT"])
+@pytest.mark.parametrize("dtype", [np.int8, np.int16, np.int32, np.int64])
+def test_bit_shift_of_signed_integers(ep_session: MakeSession, direction: str, dtype: Any) -> None:
+    a, width = sample((71, 101), dtype), 8 * np.dtype(dtype).itemsize
+    a[0, :4] = [np.iinfo(dtype).min, np.iinfo(dtype).max, -1, 1]
+    # Also counts that shift every bit out: only the extension of the sign is left then.
+    b = np.resize(np.arange(-2, width + 3), a.shape).astype(dtype)
+    inside = (b >= 0) & (b < width)
+    count = np.where(inside, b, 0).astype(dtype)
+    if direction == "LEFT":
+        expected = np.where(inside, np.left_shift(a, count), 0)
+    else:
+        expected = np.where(inside, np.right_shift(a, count), np.where(a < 0, -1, 0))
+    check(ep_session, "BitShift", [a, b], {"direction": direction}, opset=28, expected=[expected.astype(dtype)])
+
+
+@opset_28
+@pytest.mark.parametrize("dtype", [np.float16, np.float64])
+def test_celu_of_other_floats(ep_session: MakeSession, dtype: Any) -> None:
+    x = 3 * sample((71, 101), dtype)
+    wide = x.astype(np.float64)
+    alpha = float(np.float32(0.7))
+    expected = np.where(wide > 0, wide, alpha * np.expm1(wide / alpha)).astype(dtype)
+    check(ep_session, "Celu", [x], {"alpha": 0.7}, opset=28, expected=[expected], **TOLERANCE[dtype])
 
 
 SPECIAL = np.array([math.nan, math.inf, -math.inf, 0.0, -0.0, 1.5, -2.5, 3e38], np.float32)

@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from cuvil_onnx.passes.limits import newest_opset_and_ir
 from tests.gpu.single_op import MOVED, MakeSession, check, quick, sample
 
 
@@ -65,3 +66,12 @@ def test_depth_to_space(ep_session: MakeSession, mode: str, dtype: type) -> None
 def test_space_to_depth(ep_session: MakeSession) -> None:
     check(ep_session, "SpaceToDepth", [sample((2, 3, 6, 8))], {"blocksize": 2}, opset=13)
     check(ep_session, "DepthToSpace", [sample((1, 8, 3, 3))], {"blocksize": 2}, opset=7)
+
+
+@pytest.mark.skipif(newest_opset_and_ir()[0] < 28, reason="this ONNX Runtime knows no opset 28")
+@pytest.mark.parametrize("mode", ["DCR", "CRD"])
+def test_space_to_depth_mode(ep_session: MakeSession, mode: str) -> None:
+    x = sample((2, 3, 6, 8))
+    y = x.reshape(2, 3, 3, 2, 4, 2).transpose((0, 3, 5, 1, 2, 4) if mode == "DCR" else (0, 1, 3, 5, 2, 4))
+    attrs = {"blocksize": 2, "mode": mode}
+    check(ep_session, "SpaceToDepth", [x], attrs, opset=28, expected=[y.reshape(2, 12, 3, 4)])
