@@ -9,6 +9,7 @@ from __future__ import annotations
 import collections
 import dataclasses
 import importlib
+import os
 from collections.abc import Iterable, Iterator, Sequence
 from types import ModuleType
 from typing import Protocol
@@ -90,7 +91,8 @@ def quantize_model(ctx: GraphContext, settings: Settings, *, keep_float: bool = 
 class _Driver:
     def __init__(self, ctx: GraphContext, settings: Settings, keep_float: bool) -> None:
         self._ctx, self._settings, self._keep_float = ctx, settings, keep_float
-        self._xp = array_module()
+        # Statistics of calibration data are NumPy arrays, which cupy's do not mix with.
+        self._xp = np if settings.calibration is not None else array_module()
         self._store = Store()
         self._summary = Summary(settings.label())
         self._results: dict[_Key, _Result] = {}
@@ -317,7 +319,9 @@ def _summarised(result: _Result) -> LayerSummary:
 
 
 def array_module() -> ModuleType:
-    """cupy where it is installed and sees a GPU, else numpy."""
+    """cupy where CUVIL_QUANTIZE_ON_GPU=1 asks for it, it is installed and sees a GPU; else numpy."""
+    if os.environ.get("CUVIL_QUANTIZE_ON_GPU") != "1":
+        return np
     try:
         cupy = importlib.import_module("cupy")
         if cupy.cuda.runtime.getDeviceCount() > 0:
