@@ -1,6 +1,6 @@
 // cuvil::FusedMatMul: Y = act(A op(B) + bias + Z).
-#include "kernels/broadcast_scale.cuh"
 #include "ops/activation_attr.h"
+#include "ops/bias_row.h"
 #include "ops/gemm_engine.h"
 #include "plan/matmul_shape.h"
 
@@ -28,7 +28,7 @@ class FusedMatMul : public Op {
     p.batch = s.batch, p.stride_a = s.stride_a, p.stride_b = s.stride_b;
     p.activation = activation_.kind, p.activation_a = activation_.a, p.activation_b = activation_.b;
     p.tf32 = ctx.allow_tf32();
-    const void* bias = bias_of(ctx, s.n);
+    const void* bias = bias_row(ctx, kBias, s.n);
     p.bias = bias != nullptr;
     Tensor z;
     if (ctx.has_input(kZ)) {
@@ -51,24 +51,6 @@ class FusedMatMul : public Op {
   }
 
  private:
-  // The bias as n values, or null.
-  static const void* bias_of(OpContext& ctx, int64_t n) {
-    if (!ctx.has_input(kBias)) return nullptr;
-    const Tensor bias = ctx.input(kBias);
-    const int rank = bias.shape.rank();
-    const bool row = rank == 0 || bias.shape[rank - 1] == bias.size();  // every other dimension is 1
-    require(row && (bias.size() == n || bias.size() == 1), "bias of shape ", bias.shape.to_string(),
-            " does not broadcast along ", n, " columns");
-    if (bias.size() == n) return bias.data;
-    BroadcastScaleParams b;
-    b.y = ctx.scratch(static_cast<size_t>(n) * size_of(bias.dtype));
-    b.c = bias.data;
-    b.dtype = bias.dtype;
-    b.rows = 1, b.cols = n;
-    CUVIL_CUDA(launch_broadcast_scale(b, ctx.stream()));
-    return b.y;
-  }
-
   bool trans_b_, b_constant_;
   ActivationParams activation_;
 };

@@ -1,7 +1,7 @@
 // cuvil::MatMulInt4: Y = act(A W + bias + Z) with W = (B - zero_points) * scales + offsets, of 4 or 8 bits.
 #include "generated/ops.inc"
-#include "kernels/broadcast_scale.cuh"
 #include "ops/activation_attr.h"
+#include "ops/bias_row.h"
 #include "ops/int4_engine.h"
 #include "ops/int4_matrix.h"
 #include "plan/matmul_shape.h"
@@ -79,7 +79,7 @@ class MatMulInt4 : public Op {
     Int4Product p;
     p.m = s.m;
     p.activation = activation_;
-    p.bias = bias_of(ctx, s.n);
+    p.bias = bias_row(ctx, In::bias, s.n);
     p.constant = true;
     const auto data_of = [&](Int4Matrix::Part part) -> const void* {
       for (const int i : {int{In::B}, int{In::scales}, int{In::zero_points}, int{In::offsets}})
@@ -137,24 +137,6 @@ class MatMulInt4 : public Op {
     }
     require(t.shape == expected, "input ", input, " has shape ", t.shape.to_string(), "; ", expected.to_string(),
             " is required for B of ", shape_.to_string(), " and block_size ", group_);
-  }
-
-  // The bias as n values, or null.
-  static const void* bias_of(OpContext& ctx, int64_t n) {
-    if (!ctx.has_input(In::bias)) return nullptr;
-    const Tensor bias = ctx.input(In::bias);
-    const int rank = bias.shape.rank();
-    const bool row = rank == 0 || bias.shape[rank - 1] == bias.size();  // every other dimension is 1
-    require(row && (bias.size() == n || bias.size() == 1), "bias of shape ", bias.shape.to_string(),
-            " does not broadcast along ", n, " columns");
-    if (bias.size() == n) return bias.data;
-    BroadcastScaleParams b;
-    b.y = ctx.scratch(static_cast<size_t>(n) * size_of(bias.dtype));
-    b.c = bias.data;
-    b.dtype = bias.dtype;
-    b.rows = 1, b.cols = n;
-    CUVIL_CUDA(launch_broadcast_scale(b, ctx.stream()));
-    return b.y;
   }
 
   Dims shape_;

@@ -9,9 +9,10 @@ import ml_dtypes
 import numpy as np
 import onnx
 import onnxruntime as ort
-from onnx import TensorProto, helper, numpy_helper
+from onnx import TensorProto, numpy_helper
 
 from custom_ops.ops.matmul_int4 import dequantize
+from tests.rules import rule_testing
 
 TYPES = {"f4": TensorProto.FLOAT, "f2": TensorProto.FLOAT16}
 
@@ -25,13 +26,8 @@ def rows(*shape: int, seed: int = 5, dtype: Any = np.float32) -> np.ndarray:
 
 
 def graph(text: str, opset: int = 21, **weights: Any) -> onnx.ModelProto:
-    """A model from a graph in ONNX's text form, `(inputs) => (outputs) { nodes }`, and its weights."""
-    parsed = onnx.parser.parse_graph(f"g {text}")
-    for name, array in weights.items():
-        parsed.initializer.append(numpy_helper.from_array(np.asarray(array), name))
-    model = helper.make_model(parsed, opset_imports=[helper.make_opsetid("", opset)], ir_version=8)
-    onnx.checker.check_model(model)
-    return model
+    """As rule_testing.graph, in the first opset with 4-bit types."""
+    return rule_testing.graph(text, opset, **weights)
 
 
 def product(w: np.ndarray, opset: int = 21) -> onnx.ModelProto:
