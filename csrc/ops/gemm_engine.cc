@@ -137,7 +137,13 @@ bool GemmEngine::adopt_without_measuring(OpContext& ctx, GemmPlan& plan, const s
     if (from_text(wanted, &remembered) && plan.adopt(handle_, remembered, max_workspace)) return true;
   }
   const auto cut = std::ranges::find(cuts, wanted, to_name);
-  if (cut == cuts.end()) return false;
+  if (cut == cuts.end()) {
+    // Whoever asks for our kernel means it: a test of it must not pass with the library's.
+    if (tuning_.only.starts_with("small"))
+      fail(ErrorKind::kNotImplemented, "CUVIL_TUNING=only:", tuning_.only, " is no way to compute the ",
+           plan.problem().describe());
+    return false;
+  }
   plan.adopt(*cut);
   return true;
 }
