@@ -30,9 +30,6 @@ LONG = 1 << 17
 """From this length on, vectors are no shapes: ONNX's inference would list what it knows of each element, once they are
 cast (10 GB for 64 Mi of them)."""
 
-_LENGTH = "cuvil_length_"
-"""How the symbols begin that stand for such lengths meanwhile."""
-
 Fact = tuple[int, tuple[int | str | None, ...] | None]
 """An element type (0: unknown) and dimensions."""
 
@@ -82,7 +79,7 @@ def _infer(
         for info in stripped.output:
             if info.type.HasField("tensor_type"):
                 info.type.tensor_type.ClearField("shape")
-    _hide_long(proto)
+    lengths = _hide_long(proto)
     try:
         inferred = onnx.shape_inference.infer_shapes(proto, check_type=False, strict_mode=False, data_prop=True)
     except Exception as error:
@@ -95,7 +92,7 @@ def _infer(
         for info in (*described.value_info, *described.output):
             data = info.type.SerializeToString()
             if data not in decoded:
-                fact = _fact(info.type)
+                fact = _fact(info.type, lengths)
                 decoded[data] = _renamed(fact, prefix, given) if fact is not None and prefix else fact
             fact = decoded[data]
             if fact is not None:
@@ -138,12 +135,21 @@ def _hide_misread(proto: onnx.ModelProto, results: set[str | None]) -> None:
                 node.domain = "cuvil.hidden"
 
 
-def _hide_long(proto: onnx.ModelProto) -> None:
+def _hide_long(proto: onnx.ModelProto) -> dict[str, int]:
+    """Puts symbols in place of the lengths of long vectors; returns what they stand for."""
+    lengths: dict[str, int] = {}
+    taken: frozenset[str] | None = None
     for graph in walk_protos(proto.graph):
         for info in (*graph.input, *graph.value_info):
             dims = info.type.tensor_type.shape.dim
-            if len(dims) == 1 and dims[0].dim_value >= LONG:
-                dims[0].dim_param = f"{_LENGTH}{dims[0].dim_value}"
+            if len(dims) == 1 and (length := dims[0].dim_value) >= LONG:
+                taken = _symbols(proto) if taken is None else taken
+                symbol = f"length{length}"
+                while symbol in taken:
+                    symbol += "_"
+                dims[0].dim_param = symbol
+                lengths[symbol] = length
+    return lengths
 
 
 def weightless_proto(model: ir.Model) -> onnx.ModelProto:
@@ -227,18 +233,17 @@ def walk_protos(graph: onnx.GraphProto) -> Iterator[onnx.GraphProto]:
         i += 1
 
 
-def _fact(described: onnx.TypeProto) -> Fact | None:
-    """What a type says of a tensor."""
+def _fact(described: onnx.TypeProto, lengths: dict[str, int]) -> Fact | None:
+    """What a type says of a tensor; ``lengths`` are symbols that stand for numbers."""
     if not described.HasField("tensor_type"):
         return None
     kind = described.tensor_type
     if not kind.HasField("shape"):
         return kind.elem_type, None
-    return kind.elem_type, tuple(d.dim_value if d.HasField("dim_value") else _size(d.dim_param) for d in kind.shape.dim)
-
-
-def _size(symbol: str) -> int | str | None:
-    return int(symbol.removeprefix(_LENGTH)) if symbol.startswith(_LENGTH) else symbol or None
+    return kind.elem_type, tuple(
+        d.dim_value if d.HasField("dim_value") else lengths.get(d.dim_param, d.dim_param or None)
+        for d in kind.shape.dim
+    )
 
 
 def _learn(value: ir.Value, elem_type: int, dims: tuple[int | str | None, ...] | None, keep: bool) -> int:

@@ -5,8 +5,12 @@ from __future__ import annotations
 import time
 
 import onnx
+import onnx_ir as ir
 
 import cuvil_onnx
+from cuvil_onnx.passes.shapes import infer_shapes
+from cuvil_onnx.rewrite.graph import GraphContext
+from cuvil_onnx.rewrite.trace import Trace
 
 
 def test_long_vectors_cost_no_memory_for_each_element():
@@ -21,3 +25,15 @@ def test_long_vectors_cost_no_memory_for_each_element():
     assert [n.op_type for n in result.model.graph.node] == ["Pointwise"]
     (found,) = result.model.graph.output
     assert [d.dim_value for d in found.type.tensor_type.shape.dim] == [67108864]
+
+
+def test_symbols_of_the_user_are_never_taken_for_lengths():
+    model = onnx.parser.parse_model(
+        '<ir_version: 10, opset_import: ["" : 18]> g (float16[200000] x, float[length200000] b) => (float[n] y)'
+        "{ c = Cast <to = 1> (x)  s = Abs(b)  t = Neg(s)  y = Concat <axis = 0> (c, t) }"
+    )
+    read = ir.from_proto(model)
+    infer_shapes(GraphContext(read), Trace())
+    sizes = {v.name: v.shape for node in read.graph for v in node.outputs}
+    assert sizes["c"] == ir.Shape([200000])
+    assert sizes["s"] == sizes["t"] == ir.Shape(["length200000"])
