@@ -133,7 +133,9 @@ class Observation:
                     found[name] = _ort_value(default)
                     continue
                 raise OptionError(f"a calibration sample lacks the model's input {name!r}")
-            found[name] = onnxruntime.OrtValue.ortvalue_from_numpy(np.ascontiguousarray(feed[name]))
+            array = np.asarray(feed[name], order="C")  # not ascontiguousarray, which gives a scalar a dimension
+            _check_sample(graph_inputs[name], array)
+            found[name] = onnxruntime.OrtValue.ortvalue_from_numpy(array)
         return found
 
     def _advance(self, segment: segments.Segment) -> Statistics:
@@ -187,6 +189,21 @@ def _ort_value(tensor: ir.TensorProtocol) -> Any:
     if tensor.dtype == ir.DataType.BFLOAT16:  # numpy has no such type of its own
         return onnxruntime.OrtValue.ortvalue_from_numpy_with_onnx_type(array.view(np.uint16), int(tensor.dtype))
     return onnxruntime.OrtValue.ortvalue_from_numpy(array)
+
+
+def _check_sample(declared: ir.Value, array: np.ndarray[Any, Any]) -> None:
+    """Raises OptionError unless the array is of the type and the known sizes of the model's input."""
+    shape, dtype = declared.shape, declared.dtype
+    fits = shape is None or (
+        len(shape) == array.ndim
+        and all(not isinstance(d, int) or d == found for d, found in zip(shape, array.shape, strict=True))
+    )
+    if fits and (dtype is None or array.dtype == dtype.numpy()):
+        return
+    wanted = f"{dtype.name if dtype else 'any type'} {shape if shape is not None else 'of any shape'}"
+    raise OptionError(
+        f"a calibration sample's {declared.name!r} is {array.dtype} {list(array.shape)}; {wanted} is required"
+    )
 
 
 class _Arrays(pickle.Unpickler):

@@ -87,6 +87,8 @@ def settings(
     Raises:
         OptionError: a value that is not allowed, with those that are.
     """
+    if not isinstance(scheme, str | Mapping):
+        raise OptionError(f"scheme is {type(scheme).__name__}; a text like 'rtn:w4a16:g128' or a mapping is required")
     parsed = _joint(scheme) if isinstance(scheme, Mapping) else parse(scheme)
     given = {"bits": bits, "group_size": group_size, "symmetric": symmetric}
     parsed |= {key: value for key, value in given.items() if value is not None}

@@ -186,6 +186,16 @@ def test_errors_say_what_is_missing() -> None:
     inner = next(n for n in private.graph if n.op_type == "If").attributes["then_branch"].as_graph()
     with pytest.raises(UnsupportedModelError, match="not computed in the main graph"):
         Observation(private, [inner.outputs[0]], feeds())
-    wrong = Observation(private, sites(private, "d"), [{"x": rows(2, K + 1), "flag": np.array(True)}])
+    for x, found in (
+        (rows(2, K + 1), f"float32 \\[2, {K + 1}\\]"),
+        (np.ones((2, K), np.int64), "int64"),
+        (rows(K), "float32"),
+    ):
+        with pytest.raises(OptionError, match=f"sample's 'x' is {found}.*FLOAT .*M,{K}.* is required"):
+            Observation(private, sites(private, "d"), [{"x": x, "flag": np.array(True)}])
+    free = ir.from_proto(
+        graph(f"(float[M,N] x) => (float[M,{K}] d) {{ a = MatMul(x, w) d = Relu(a) }}", w=weight(K, K))
+    )
+    wrong = Observation(free, sites(free, "d"), [{"x": rows(2, K + 1)}])
     with pytest.raises(CuvilError, match="up to 'd': this part of the model does not run"):
         next(iter(wrong))

@@ -94,3 +94,8 @@ def test_progress_ends_with_all() -> None:
     cuvil_onnx.quantize(product(weight(128, 64)), progress=lambda *step: seen.append(step))
     assert seen == [(1, 1, "y")]
     assert np.isfinite(seen[0][0])
+
+
+def test_a_scheme_of_another_type_is_refused() -> None:
+    with pytest.raises(OptionError, match="scheme is int; a text"):
+        cuvil_onnx.quantize(product(weight(64, 64)), 5)  # type: ignore[arg-type]
