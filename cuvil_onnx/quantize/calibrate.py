@@ -185,7 +185,7 @@ def _available() -> list[str]:
 def _ort_value(tensor: ir.TensorProtocol) -> Any:
     import onnxruntime
 
-    array = np.ascontiguousarray(tensor.numpy())
+    array = np.asarray(tensor.numpy(), order="C")
     if tensor.dtype == ir.DataType.BFLOAT16:  # numpy has no such type of its own
         return onnxruntime.OrtValue.ortvalue_from_numpy_with_onnx_type(array.view(np.uint16), int(tensor.dtype))
     return onnxruntime.OrtValue.ortvalue_from_numpy(array)

@@ -148,7 +148,7 @@ class _Import:
                 f"{self._source.path}: {name!r} has the shape {list(shape)}, the model's {value.name!r} has "
                 f"{list(old.shape.numpy())}"
             )
-        numbers = np.ascontiguousarray(array).astype(numpy_type(old.dtype))
+        numbers = np.asarray(array, order="C").astype(numpy_type(old.dtype))
         before = self._given.get(value)
         if before is not None and not np.array_equal(numbers, old.numpy()):
             raise ModelLoadError(
