@@ -49,3 +49,10 @@ def test_parts_hold_every_test_once() -> None:
     assert len(whole) == 1 and len(whole[0]) > 3
     assert max(map(len, parts)) <= 3
     assert sorted(t for part in parts for t in part) == sorted(whole[0])
+
+
+def test_a_sample_is_spread_over_the_file() -> None:
+    file = Path(__file__).parent / "gpu" / "test_pad.py"
+    whole = parts_of([file], 1000)["test_pad"][0]
+    (some,) = parts_of([file], 1000, 4)["test_pad"]
+    assert 2 <= len(some) <= 4 and some == whole[:: whole.index(some[1])]

@@ -1,6 +1,6 @@
 """Runs the GPU tests under compute-sanitizer, some tests of a file a process, and says which files are clean.
 
-python -m tests.gpu.sanitize [--tool memcheck|racecheck|initcheck|synccheck] [--jobs 8] [--limit 300] [FILE ...]
+python -m tests.gpu.sanitize [--tool memcheck|racecheck|initcheck|synccheck] [--jobs 8] [--most N] [FILE ...]
 
 As many --jobs as there are cores do well: a process uses one. Each test takes CUVIL_TEST_EXAMPLES random examples (1
 here unless it is set), since programs are some ten times slower under the tool. Exit code 1 when an error was found, 2
@@ -71,8 +71,8 @@ def _environment() -> dict[str, str]:
     return {"CUVIL_TEST_EXAMPLES": "1", "CUVIL_SHARED_CARD": "1", "OPENBLAS_NUM_THREADS": "1", **os.environ}
 
 
-def parts_of(files: Sequence[Path], size: int) -> dict[str, list[list[str]]]:
-    """The tests of each file, in parts of at most ``size``, by the file's name.
+def parts_of(files: Sequence[Path], size: int, most: int | None = None) -> dict[str, list[list[str]]]:
+    """The tests of each file (``most`` of them, spread over it), in parts of at most ``size``, by the file's name.
 
     Every part takes tests from all over the file, since neighbours take about as long.
     """
@@ -85,7 +85,12 @@ def parts_of(files: Sequence[Path], size: int) -> dict[str, list[list[str]]]:
             tests.setdefault(Path(line.partition("::")[0]).stem, []).append(line)
     if not tests:
         raise SystemExit(done.stdout[-2000:] + done.stderr[-2000:])
-    return {name: [ids[k :: -(-len(ids) // size)] for k in range(-(-len(ids) // size))] for name, ids in tests.items()}
+    parts = {}
+    for name, every in tests.items():
+        ids = every[:: -(-len(every) // most)] if most else every
+        count = -(-len(ids) // size)
+        parts[name] = [ids[k::count] for k in range(count)]
+    return parts
 
 
 def run(name: str, tests: Sequence[str], tool: str, limit: float) -> Verdict:
@@ -118,12 +123,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--tool", default="memcheck", choices=["memcheck", "racecheck", "initcheck", "synccheck"])
     parser.add_argument("--jobs", type=int, default=8, help="processes at a time")
     parser.add_argument("--tests", type=int, default=40, help="tests a process")
+    parser.add_argument("--most", type=int, help="tests of a file, spread over it; default: all")
     parser.add_argument("--limit", type=float, default=300, help="seconds for a process")
     args = parser.parse_args(arguments)
     if not shutil.which("compute-sanitizer"):
         print("compute-sanitizer is not on PATH; it is part of the CUDA toolkit", file=sys.stderr)
         return 2
-    parts = parts_of(args.files or sorted((ROOT / "tests" / "gpu").glob("test_*.py")), args.tests)
+    parts = parts_of(args.files or sorted((ROOT / "tests" / "gpu").glob("test_*.py")), args.tests, args.most)
     states = set()
     verdicts: dict[str, list[Verdict]] = {name: [] for name in parts}
     with concurrent.futures.ThreadPoolExecutor(args.jobs) as pool:
