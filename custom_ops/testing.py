@@ -66,7 +66,7 @@ def build(spec: OpSpec, example: Example, *, opset: int, dtype: ir.DataType, con
     proto = ir.to_proto(model)
     if dtype == ir.DataType.BFLOAT16:
         _cast_at_the_border(proto)
-        feeds = {name: a.astype(np.float32) for name, a in feeds.items()}
+        feeds = {n: a.astype(np.float32) if a.dtype == dtype.numpy() else a for n, a in feeds.items()}
     return Case(proto, feeds, expected)
 
 

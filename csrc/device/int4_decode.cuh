@@ -59,51 +59,69 @@ struct PackedRows {
   }
 };
 
+// Codes of 4 bits less their zero points, which are exact: for products whose sums are scaled afterwards.
+template <typename T>
+struct Integers;
+
 template <>
-struct Decoder<__half, 4> {
-  PackedRows<__half> rows;
+struct Integers<__half> {
   uint32_t zero[4];  // even rows: 1024 + zero; odd ones: -(64 + zero)
 
-  __device__ __forceinline__ void load(const __half* scales, uint32_t zeros, const __half* offsets) {
-    rows.load(scales, offsets);
+  __device__ __forceinline__ void load(uint32_t zeros) {
 #pragma unroll
     for (int j = 0; j < 4; ++j) {
       zero[j] = __byte_perm(zeros, 0x64, 0x4040 | j * 0x0101);
       if (j % 2) zero[j] = as_word(__hsub2(as_half2(0x63806380u), as_half2(zero[j])));  // 960 - (1024 + zero)
     }
   }
-  __device__ __forceinline__ void decode(uint32_t (&a)[4], const uint32_t (&words)[4], int tile, int step) const {
-#pragma unroll
-    for (int r = 0; r < 4; ++r) {
-      const uint32_t word = words[2 * tile + step] >> (r / 2 * 8);
-      const int row = 2 * tile + r % 2;
-      __half2 x;
-      if (r % 2 == 0)
-        x = __hsub2(as_half2(and_or(word, 0x000F000Fu, 0x64006400u)), as_half2(zero[row]));
-      else  // 1024 + 16 code, over 16
-        x = __hfma2(as_half2(and_or(word, 0x00F000F0u, 0x64006400u)), as_half2(0x2C002C00u), as_half2(zero[row]));
-      a[r] = as_word(__hfma2(x, as_half2(rows.scale[row]), as_half2(rows.offset[row])));
-    }
+  // Register r of the word of a tile and step.
+  __device__ __forceinline__ __half2 pair(uint32_t word, int tile, int r) const {
+    const int row = 2 * tile + r % 2;
+    word >>= r / 2 * 8;
+    if (r % 2 == 0) return __hsub2(as_half2(and_or(word, 0x000F000Fu, 0x64006400u)), as_half2(zero[row]));
+    // 1024 + 16 code, over 16
+    return __hfma2(as_half2(and_or(word, 0x00F000F0u, 0x64006400u)), as_half2(0x2C002C00u), as_half2(zero[row]));
   }
 };
 
 template <>
-struct Decoder<__nv_bfloat16, 4> {
-  PackedRows<__nv_bfloat16> rows;
+struct Integers<__nv_bfloat16> {
   uint32_t zero[4];  // 128 + zero
 
-  __device__ __forceinline__ void load(const __nv_bfloat16* scales, uint32_t zeros, const __nv_bfloat16* offsets) {
-    rows.load(scales, offsets);
+  __device__ __forceinline__ void load(uint32_t zeros) {
 #pragma unroll
     for (int j = 0; j < 4; ++j) zero[j] = __byte_perm(zeros, 0x43, 0x4040 | j * 0x0101);
   }
+  __device__ __forceinline__ __nv_bfloat162 pair(uint32_t word, int tile, int r) const {
+    const uint32_t raised = and_or(word >> (4 * r), 0x000F000Fu, 0x43004300u);
+    return __hsub2(as_bfloat2(raised), as_bfloat2(zero[2 * tile + r % 2]));
+  }
+};
+
+__device__ __forceinline__ __half2 as_pair(uint32_t x, __half2) { return as_half2(x); }
+__device__ __forceinline__ __nv_bfloat162 as_pair(uint32_t x, __nv_bfloat162) { return as_bfloat2(x); }
+
+// `Offsets`: false where there are none, which saves their registers.
+template <typename T>
+struct Decoder<T, 4> {
+  PackedRows<T> rows;
+  Integers<T> integers;
+
+  __device__ __forceinline__ void load(const T* scales, uint32_t zeros, const T* offsets) {
+    rows.load(scales, offsets);
+    integers.load(zeros);
+  }
+  template <bool Offsets = true>
   __device__ __forceinline__ void decode(uint32_t (&a)[4], const uint32_t (&words)[4], int tile, int step) const {
 #pragma unroll
     for (int r = 0; r < 4; ++r) {
-      const uint32_t word = words[2 * tile + step] >> (4 * r);
       const int row = 2 * tile + r % 2;
-      const __nv_bfloat162 x = __hsub2(as_bfloat2(and_or(word, 0x000F000Fu, 0x43004300u)), as_bfloat2(zero[row]));
-      a[r] = as_word(__hfma2(x, as_bfloat2(rows.scale[row]), as_bfloat2(rows.offset[row])));
+      const auto x = integers.pair(words[2 * tile + step], tile, r);
+      const auto scale = as_pair(rows.scale[row], x);
+      if constexpr (Offsets)
+        a[r] = as_word(__hfma2(x, scale, as_pair(rows.offset[row], x)));
+      else
+        a[r] = as_word(__hmul2(x, scale));
     }
   }
 };

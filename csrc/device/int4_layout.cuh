@@ -2,9 +2,9 @@
 //
 // Packed codes are units of 32 rows (columns of the product) by 32 places along the sum, the units of 32 rows one after
 // the other along the sum. Within a unit a lane of a warp has what it needs as operand A of four mma.sync m16n8k16, two
-// tiles of 16 rows by two steps, in one vector of 16 bytes (4 bits) or in one for each tile (8 bits). The sum's order
-// is free as long as both operands agree: lane 4g + q has places 8q to 8q + 7 of rows g, g + 8, g + 16 and g + 24, so
-// that the other operand, too, is one vector of 16 bytes, and so that a lane's places lie in one group of 8 or more.
+// tiles of 16 rows by two steps, in one vector of 16 bytes (4 bits) or in one for each tile (8 bits). The four warps of
+// a warpgroup, with a unit each, have operand A of wgmma m64nNk16 in the same way. The sum keeps its order, so that the
+// other operand may be read as it is.
 //
 // Scales and zero points are rows of one group each, 32 rows' values together in the order of the lanes.
 #pragma once
@@ -16,8 +16,8 @@
 namespace cuvil::device {
 
 constexpr int kUnitRows = 32, kUnitDepth = 32;
-// A lane's places along the sum: the least size of a group.
-constexpr int kLaneDepth = 8;
+// Places along the sum of one instruction: the least size of a group.
+constexpr int kStepDepth = 16;
 
 // Bytes of a unit's codes.
 constexpr int unit_bytes(int bits) { return kUnitRows * kUnitDepth * bits / 8; }
@@ -41,7 +41,7 @@ struct UnitPlace {
   int row, depth;
 };
 CUVIL_ANYWHERE UnitPlace unit_place(int lane, int tile, int step, int r, int half) {
-  return {16 * tile + lane / 4 + r % 2 * 8, kLaneDepth * (lane % 4) + 4 * step + r / 2 * 2 + half};
+  return {16 * tile + lane / 4 + r % 2 * 8, kStepDepth * step + r / 2 * 8 + lane % 4 * 2 + half};
 }
 
 // Where that code lies: word `word` of vector `plane`, from bit `shift` on. The two halves of a 4-bit register are 16

@@ -1,5 +1,5 @@
-// y = act(x W + bias + residual) with a packed weight of 4 or 8 bits, on the tensor cores (sm_80+): float16 and
-// bfloat16.
+// y = act(x W + bias + residual) with a packed weight of 4 or 8 bits, on the tensor cores: float16 and bfloat16. Two
+// kernels: one for any GPU from sm_80 on (mma.sync, int4_gemm_impl.cuh), one for sm_90 (wgmma, int4_wgmma_impl.cuh).
 #pragma once
 
 #include <cuda_runtime_api.h>
@@ -18,38 +18,49 @@ namespace cuvil {
 struct Int4Way {
   int columns = 8;  // 8, 16 or 32; 64 or 128 wide only
   bool wide = false;
-  int stages = 4;  // steps whose operands are in flight, 2 to 6
-  int blocks = 1;  // of the whole grid, at most int4_steps()
+  int stages = 4;      // steps whose operands are in flight, 2 to 6
+  int blocks = 1;      // of the whole grid, at most int4_steps()
+  bool wgmma = false;  // the kernel for sm_90: wide, 4 bits
 
   int rows() const { return wide ? 256 : 128; }
   // Units of 32 places that a warp takes a step.
   static constexpr int units(int bits, int columns) { return bits == 4 && columns < 64 ? 4 : 2; }
-  int depth(int bits) const { return (wide ? 32 : 64) * units(bits, columns); }
+  int depth(int bits) const { return wgmma ? 128 : (wide ? 32 : 64) * units(bits, columns); }
 };
 
-// Padding of a row of x in shared memory: the 16 bytes of 8 lanes then lie in different banks.
-constexpr int int4_pitch(int depth) { return depth + 32; }
+// Padding of a row of x in shared memory: 16 bytes of 8 rows then lie in different banks.
+constexpr int int4_pitch(int depth) { return depth + 8; }
 // Columns that leave a block at a time.
 constexpr int int4_columns_out(int columns) { return columns == 8 || columns >= 64 ? 8 : 16; }
 
 // Shared memory of one step: byte offsets of the parts.
 struct Int4Stage {
-  int x = 0, scales = 0, zeros = 0, offsets = 0, bytes = 0;
+  static constexpr int kSwizzle = 1024;  // alignment of what the tensor cores of sm_90 read
+  int codes = 0, x = 0, scales = 0, zeros = 0, offsets = 0, bytes = 0;
   int groups = 1;  // a step's
 
   Int4Stage(const Int4Weight& w, const Int4Way& way) {
     const int depth = way.depth(w.bits);
     groups = std::max(1, w.group_shift < 30 ? depth >> w.group_shift : 0);
-    x = way.rows() * depth * w.bits / 8;
-    scales = x + way.columns * int4_pitch(depth) * 2;
+    const int code_bytes = way.rows() * depth * w.bits / 8;
+    if (way.wgmma) {
+      codes = way.columns * depth * 2;
+      scales = codes + code_bytes;
+    } else {
+      x = code_bytes;
+      scales = x + way.columns * int4_pitch(depth) * 2;
+    }
     zeros = scales + groups * way.rows() * 2;
     offsets = zeros + (w.zeros ? groups * way.rows() : 0);
     bytes = offsets + (w.offsets ? groups * way.rows() * 2 : 0);
+    if (way.wgmma) bytes = (bytes + kSwizzle - 1) / kSwizzle * kSwizzle;
   }
 };
 
 inline int int4_shared_bytes(const Int4Weight& w, const Int4Way& way) {
-  return way.stages * Int4Stage(w, way).bytes + int4_columns_out(way.columns) * (way.rows() + 4) * 4;
+  // With wgmma, room to align the first stage and for two barriers a stage, too.
+  const int more = way.wgmma ? Int4Stage::kSwizzle + 2 * 8 * way.stages : 0;
+  return way.stages * Int4Stage(w, way).bytes + int4_columns_out(way.columns) * (way.rows() + 4) * 4 + more;
 }
 
 struct Int4GemmParams {
@@ -93,5 +104,12 @@ cudaError_t launch_int4_gemm_f16_4(const Int4GemmParams& p, cudaStream_t stream)
 cudaError_t launch_int4_gemm_f16_8(const Int4GemmParams& p, cudaStream_t stream);
 cudaError_t launch_int4_gemm_bf16_4(const Int4GemmParams& p, cudaStream_t stream);
 cudaError_t launch_int4_gemm_bf16_8(const Int4GemmParams& p, cudaStream_t stream);
+cudaError_t launch_int4_wgmma_f16(const Int4GemmParams& p, cudaStream_t stream);
+cudaError_t launch_int4_wgmma_bf16(const Int4GemmParams& p, cudaStream_t stream);
+
+// What the kernel with wgmma needs of a weight; of x it needs an address that 16 divides.
+inline bool int4_wgmma_serves(const Int4Weight& w) {
+  return w.bits == 4 && w.group_shift >= 5 && w.depth % 8 == 0 && w.dtype != DType::kF32;
+}
 
 }  // namespace cuvil

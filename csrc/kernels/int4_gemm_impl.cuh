@@ -7,8 +7,7 @@
 //   row tile (128 or 256 rows of the weight) x column tile (8 to 128 rows of x) = tile;  depth / step = steps
 //   [tile 0: step 0 .. n-1][tile 1: step 0 .. n-1] ...  cut into `blocks` equal runs (device/tile_schedule.cuh)
 //
-// A tile that one block has alone leaves through shared memory. Of a tile that several have, each writes its sums to
-// `partial`, and the last to arrive adds them in the order of the blocks: the same bits every run.
+// Tiles leave through int4_gemm_result.cuh.
 #pragma once
 
 #include "kernels/int4_gemm_parts.cuh"
@@ -23,6 +22,11 @@ struct Block : Operands<S> {
   using Base::p, Base::l, Base::lane, Base::warp, Base::warp_row, Base::warp_depth, Base::g, Base::q;
   using Base::stage, Base::out, Base::kWarpVectors, Base::aim, Base::advance, Base::fetch_weight, Base::fetch_x;
 
+  // Where this lane's address for load_matrices lies: row lane % 8 of eight rows of x, its eight places lane / 8 of 32.
+  __device__ __forceinline__ const T* x_of(const unsigned char* from) const {
+    return reinterpret_cast<const T*>(from + l.stage.x) + lane % 8 * S::Pitch + lane / 8 * 8;
+  }
+
   // A step whose places are of one group, without offsets: the sum of (16 + code) x, less (16 + zero) times the sum of
   // x, times the scale. A third fewer instructions than with the weight as numbers, whose rounding is left out. False
   // where x holds what is no number: infinity less infinity would make NaN of each.
@@ -30,7 +34,7 @@ struct Block : Operands<S> {
     const unsigned char* from = stage(slot);
     const uint4* codes = reinterpret_cast<const uint4*>(from) + warp * kWarpVectors + lane;
     const int first_depth = warp_depth * S::Units * kUnitDepth;
-    const T* x = reinterpret_cast<const T*>(from + l.stage.x) + g * S::Pitch + q * kLaneDepth + first_depth;
+    const T* x = x_of(from) + first_depth;
     float raised[2][S::Nt][4] = {}, sum[S::Nt][4] = {};
     const uint32_t ones = pack_pair<T>(1.f, 1.f), one[4] = {ones, ones, ones, ones};
 #pragma unroll
@@ -43,13 +47,14 @@ struct Block : Operands<S> {
       decode_raised<T>(a[1][1], words.w);
 #pragma unroll
       for (int n = 0; n < S::Nt; ++n) {
-        const uint4 b = *reinterpret_cast<const uint4*>(x + n * 8 * S::Pitch + u * kUnitDepth);
-        mma_16x8x16<T>(raised[0][n], a[0][0], b.x, b.y);
-        mma_16x8x16<T>(raised[1][n], a[1][0], b.x, b.y);
-        mma_16x8x16<T>(sum[n], one, b.x, b.y);
-        mma_16x8x16<T>(raised[0][n], a[0][1], b.z, b.w);
-        mma_16x8x16<T>(raised[1][n], a[1][1], b.z, b.w);
-        mma_16x8x16<T>(sum[n], one, b.z, b.w);
+        uint32_t b[4];
+        load_matrices(b, x + n * 8 * S::Pitch + u * kUnitDepth);
+        mma_16x8x16<T>(raised[0][n], a[0][0], b[0], b[1]);
+        mma_16x8x16<T>(raised[1][n], a[1][0], b[0], b[1]);
+        mma_16x8x16<T>(sum[n], one, b[0], b[1]);
+        mma_16x8x16<T>(raised[0][n], a[0][1], b[2], b[3]);
+        mma_16x8x16<T>(raised[1][n], a[1][1], b[2], b[3]);
+        mma_16x8x16<T>(sum[n], one, b[2], b[3]);
       }
     }
     bool numbers = true;
@@ -84,135 +89,43 @@ struct Block : Operands<S> {
   __device__ __forceinline__ void multiply(float (&acc)[2][S::Nt][4], int slot) const {
     const unsigned char* from = stage(slot);
     const uint4* codes = reinterpret_cast<const uint4*>(from) + warp * kWarpVectors + lane;
-    const T* x = reinterpret_cast<const T*>(from + l.stage.x) + g * S::Pitch + q * kLaneDepth;
+    const T* x = x_of(from);
     const int rows = warp_row * kUnitRows + g * 4;
     const unsigned in_group = (1u << p.weight.group_shift) - 1;
     Decoder<T, S::Bits> decoder;
 #pragma unroll
     for (int u = 0; u < S::Units; ++u) {
       const int depth = (warp_depth * S::Units + u) * kUnitDepth;
-      if (u == 0 || (!OneGroup && (depth & in_group) == 0)) {
-        const int at = ((depth + q * kLaneDepth) >> p.weight.group_shift) * S::Rows + rows;
-        const uint32_t zeros = p.weight.zeros ? *reinterpret_cast<const uint32_t*>(from + l.stage.zeros + at)
-                                              : static_cast<uint32_t>(p.weight.zero) * 0x01010101u;
-        decoder.load(reinterpret_cast<const T*>(from + l.stage.scales) + at, zeros,
-                     p.weight.offsets ? reinterpret_cast<const T*>(from + l.stage.offsets) + at : nullptr);
+      uint32_t words[S::kPlanes][4];
+#pragma unroll
+      for (int plane = 0; plane < S::kPlanes; ++plane) {
+        const uint4 v = codes[(u * S::kPlanes + plane) * 32];
+        words[plane][0] = v.x, words[plane][1] = v.y, words[plane][2] = v.z, words[plane][3] = v.w;
       }
       uint32_t a[2][2][4];
 #pragma unroll
-      for (int tile = 0; tile < 2; ++tile) {
-        const uint4 v = codes[(u * S::kPlanes + (S::kPlanes == 2 ? tile : 0)) * 32];
-        const uint32_t words[4] = {v.x, v.y, v.z, v.w};
+      for (int step = 0; step < 2; ++step) {
+        const int place = depth + step * kStepDepth;
+        if ((u == 0 && step == 0) || (!OneGroup && (place & in_group) == 0)) {
+          const int at = (place >> p.weight.group_shift) * S::Rows + rows;
+          const uint32_t zeros = p.weight.zeros ? *reinterpret_cast<const uint32_t*>(from + l.stage.zeros + at)
+                                                : static_cast<uint32_t>(p.weight.zero) * 0x01010101u;
+          decoder.load(reinterpret_cast<const T*>(from + l.stage.scales) + at, zeros,
+                       p.weight.offsets ? reinterpret_cast<const T*>(from + l.stage.offsets) + at : nullptr);
+        }
 #pragma unroll
-        for (int step = 0; step < 2; ++step) decoder.decode(a[tile][step], words, tile, step);
+        for (int tile = 0; tile < 2; ++tile)
+          decoder.decode(a[tile][step], words[S::kPlanes == 2 ? tile : 0], tile, step);
       }
 #pragma unroll
       for (int n = 0; n < S::Nt; ++n) {
-        const uint4 b = *reinterpret_cast<const uint4*>(x + n * 8 * S::Pitch + depth);
-        mma_16x8x16<T>(acc[0][n], a[0][0], b.x, b.y);
-        mma_16x8x16<T>(acc[1][n], a[1][0], b.x, b.y);
-        mma_16x8x16<T>(acc[0][n], a[0][1], b.z, b.w);
-        mma_16x8x16<T>(acc[1][n], a[1][1], b.z, b.w);
+        uint32_t b[4];
+        load_matrices(b, x + n * 8 * S::Pitch + depth);
+        mma_16x8x16<T>(acc[0][n], a[0][0], b[0], b[1]);
+        mma_16x8x16<T>(acc[1][n], a[1][0], b[0], b[1]);
+        mma_16x8x16<T>(acc[0][n], a[0][1], b[2], b[3]);
+        mma_16x8x16<T>(acc[1][n], a[1][1], b[2], b[3]);
       }
-    }
-  }
-
-  // Four neighbouring elements of a row of y.
-  __device__ __forceinline__ void emit(int column, int row, float4 sum) const {
-    if (column >= p.m || row >= p.weight.rows) return;
-    const int64_t at = static_cast<int64_t>(column) * p.weight.rows + row;
-    const float v[4] = {sum.x, sum.y, sum.z, sum.w};
-    const T *bias = static_cast<const T*>(p.bias), *residual = static_cast<const T*>(p.residual);
-    Vec<T, 4> y;
-#pragma unroll
-    for (int i = 0; i < 4; ++i) {
-      float s = v[i];
-      if (row + i < p.weight.rows) {
-        if (bias) s += to_compute(bias[row + i]);
-        if (residual) s += to_compute(residual[at + i]);
-      }
-      if (p.activation.kind != Activation::kNone) s = activated(p.activation.kind, p.activation.a, p.activation.b, s);
-      y[i] = from_compute<T>(s);
-    }
-    T* to = static_cast<T*>(p.y) + at;
-    if (l.y_vectors) return store<T, 4>(to, y);
-#pragma unroll
-    for (int i = 0; i < 4; ++i)
-      if (row + i < p.weight.rows) to[i] = y[i];
-  }
-
-  __device__ __forceinline__ float4* partial(int slot, int column) const {
-    return reinterpret_cast<float4*>(p.partial) + (static_cast<int64_t>(slot) * S::Columns + column) * (S::Rows / 4);
-  }
-
-  // The end of this block's part of a tile.
-  __device__ __forceinline__ void finish(const float (&acc)[2][S::Nt][4], Cursor at) const {
-    const int tile = at.row * l.column_tiles + at.column;
-    const int first_block = l.schedule.first_block(tile), last_block = l.schedule.last_block(tile);
-    const bool whole = first_block == last_block;
-    const int slot = l.schedule.slot(blockIdx.x, tile);
-    const int first_column = at.column * S::Columns, first_row = at.row * S::Rows;
-    constexpr int kVectors = S::ColumnsOut * (S::Rows / 4), kTiles = S::ColumnsOut / 8;
-    float* sums = out();
-#pragma unroll
-    for (int n = 0; n < S::Nt; n += kTiles) {
-      // Each warp of the depth adds to what the one before has left.
-#pragma unroll
-      for (int turn = 0; turn < S::WarpsDepth; ++turn) {
-        if (turn == warp_depth) {
-#pragma unroll
-          for (int i = 0; i < kTiles; ++i)
-#pragma unroll
-            for (int t = 0; t < 2; ++t)
-#pragma unroll
-              for (int c = 0; c < 4; ++c) {
-                float& to = sums[(i * 8 + 2 * q + c % 2) * S::PitchOut + warp_row * kUnitRows + t * 16 + c / 2 * 8 + g];
-                to = turn == 0 ? acc[t][n + i][c] : to + acc[t][n + i][c];
-              }
-        }
-        __syncthreads();
-      }
-      for (int i = threadIdx.x; i < kVectors; i += S::kThreads) {
-        const int column = i / (S::Rows / 4), row = i % (S::Rows / 4) * 4;
-        const float4 v = *reinterpret_cast<const float4*>(sums + column * S::PitchOut + row);
-        if (whole)
-          emit(first_column + n * 8 + column, first_row + row, v);
-        else
-          __stcg(partial(slot, n * 8 + column) + row / 4, v);
-      }
-      __syncthreads();
-    }
-    if (!whole) gather(tile, first_block, last_block, first_column, first_row);
-  }
-
-  // The last block to arrive adds the parts of a tile.
-  __device__ __forceinline__ void gather(int tile, int first_block, int last_block, int first_column,
-                                         int first_row) const {
-    __threadfence();
-    __syncthreads();
-    int* last = reinterpret_cast<int*>(out());
-    if (threadIdx.x == 0) {
-      const unsigned others = static_cast<unsigned>(last_block - first_block);
-      const bool is_last = atomicAdd(p.counters + tile, 1u) == others;
-      if (is_last) p.counters[tile] = 0;  // for the next launch
-      *last = is_last;
-    }
-    __syncthreads();
-    const bool mine = *last;
-    __syncthreads();
-    if (!mine) return;
-    __threadfence();
-    const int first_slot = l.schedule.slot(first_block, tile);
-    for (int i = threadIdx.x; i < S::Columns * (S::Rows / 4); i += S::kThreads) {
-      const int column = i / (S::Rows / 4), row = i % (S::Rows / 4);
-      if (first_column + column >= p.m) break;  // of later i, too
-      float4 sum = make_float4(0, 0, 0, 0);
-      for (int b = first_block; b <= last_block; ++b) {
-        // All but the first begin within the tile.
-        const float4 v = __ldcg(partial(b == first_block ? first_slot : 2 * b, column) + row);
-        sum.x += v.x, sum.y += v.y, sum.z += v.z, sum.w += v.w;
-      }
-      emit(first_column + column, first_row + row * 4, sum);
     }
   }
 
@@ -234,6 +147,7 @@ struct Block : Operands<S> {
     aim(feed);
     for (int i = 0; i < ahead && i < count; ++i) fetch_x(i, feed, true), advance(feed);
 
+    const Result<S> result{p, l, out(), lane, warp_row, warp_depth};
     float acc[2][S::Nt][4] = {};
     const bool one_group = 1 << p.weight.group_shift >= S::Units * kUnitDepth;
     int slot = 0, fetch_slot = ahead;
@@ -268,7 +182,7 @@ struct Block : Operands<S> {
       if (!done && one_group) multiply<true>(acc, slot);
       if (!done && !one_group) multiply<false>(acc, slot);
       if (work.step == steps - 1 || i == count - 1) {
-        finish(acc, work);
+        result.finish(acc, work);
 #pragma unroll
         for (int t = 0; t < 2; ++t)
 #pragma unroll

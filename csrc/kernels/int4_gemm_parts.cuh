@@ -2,10 +2,9 @@
 // memory.
 #pragma once
 
-#include "device/activation.cuh"
 #include "device/int4_decode.cuh"
 #include "device/launch.cuh"
-#include "kernels/int4_gemm.cuh"
+#include "kernels/int4_gemm_result.cuh"
 
 namespace cuvil {
 namespace int4_gemm {
@@ -23,34 +22,12 @@ struct Shape {
   static constexpr int Nt = Columns / 8;
   static constexpr int ColumnsOut = int4_columns_out(Columns);
   static constexpr int kPlanes = Bits / 4;
-  // 128 columns take all registers of a multiprocessor.
-  static constexpr int kMinBlocks = Columns <= 64 ? 2 : 1;
+  // Many columns take most registers of a multiprocessor.
+  static constexpr int kMinBlocks = Columns < 64 ? 2 : 1;
   static constexpr int PitchOut = Rows + 4;
   // With few columns the instructions that make numbers of codes are what is scarce, not those of the tensor cores.
   static constexpr bool kRaised = Bits == 4 && Columns <= 16;
-};
-
-// Not inlined: a kernel has several places that need it, and it is long.
-static __device__ __noinline__ float activated(Activation kind, float a, float b, float x) {
-  return activate(ActivationParams{kind, a, b}, x);
-}
-
-// A place in the block's run: a tile, by its row and column, and a step of it.
-struct Cursor {
-  int row, column, step;
-  __device__ __forceinline__ void next(int steps, int columns) {
-    if (++step < steps) return;
-    step = 0;
-    if (++column == columns) column = 0, ++row;
-  }
-};
-
-struct Launch {
-  TileSchedule schedule;
-  int column_tiles;
-  Int4Stage stage;
-  bool x_vectors;  // rows of x begin at multiples of 16 bytes
-  bool y_vectors;  // rows of y at multiples of 4 elements
+  static __device__ __forceinline__ void sync() { __syncthreads(); }
 };
 
 // A thread of a block, and how it fetches the operands of a step.

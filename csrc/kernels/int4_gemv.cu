@@ -7,9 +7,10 @@ namespace {
 
 using namespace device;
 
-constexpr int kWarps = 8, kColumns = 4;
+constexpr int kWarps = 8, kColumns = 4, kPlaces = 8;
 
-// A block has 32 rows of the weight, its warps share the depth. A lane has 4 rows and a quarter of each unit's depth.
+// A block has 32 rows of the weight, its warps share the depth. A lane has 4 rows and 8 places of each unit: two of
+// every eight.
 template <int Bits>
 __global__ void __launch_bounds__(kWarps * 32) int4_gemv(Int4GemvParams p, bool vectors) {
   __shared__ float sums[kWarps][kColumns][kUnitRows];
@@ -19,7 +20,7 @@ __global__ void __launch_bounds__(kWarps * 32) int4_gemv(Int4GemvParams p, bool 
   const int units = w.depth_units();
   float acc[kColumns][4] = {};
   for (int unit = warp; unit < units; unit += kWarps) {
-    const int depth = unit * kUnitDepth + q * kLaneDepth;
+    const int depth = unit * kUnitDepth + q * 2;
     uint32_t words[Bits / 4][4];
 #pragma unroll
     for (int plane = 0; plane < Bits / 4; ++plane) {
@@ -27,37 +28,41 @@ __global__ void __launch_bounds__(kWarps * 32) int4_gemv(Int4GemvParams p, bool 
       const uint4 v = __ldcs(w.codes + at);
       words[plane][0] = v.x, words[plane][1] = v.y, words[plane][2] = v.z, words[plane][3] = v.w;
     }
-    float x[kColumns][kLaneDepth];
+    float x[kColumns][kPlaces];
 #pragma unroll
     for (int c = 0; c < kColumns; ++c) {
-      const float* from = p.x + static_cast<int64_t>(first + c) * w.depth + depth;
-      if (c < columns && vectors && depth < w.depth) {
+      const float* from = p.x + static_cast<int64_t>(first + c) * w.depth;
 #pragma unroll
-        for (int k = 0; k < kLaneDepth; k += 4) {
-          const Vec<float, 4> v = load<float, 4>(from + k);
-#pragma unroll
-          for (int i = 0; i < 4; ++i) x[c][k + i] = v[i];
+      for (int k = 0; k < kPlaces; k += 2) {
+        const int place = depth + k / 2 * 8;
+        if (vectors && c < columns && place < w.depth) {
+          const Vec<float, 2> v = load<float, 2>(from + place);
+          x[c][k] = v[0], x[c][k + 1] = v[1];
+        } else {
+          x[c][k] = c < columns && place < w.depth ? from[place] : 0.f;
+          x[c][k + 1] = c < columns && place + 1 < w.depth ? from[place + 1] : 0.f;
         }
-      } else {
-#pragma unroll
-        for (int k = 0; k < kLaneDepth; ++k) x[c][k] = c < columns && depth + k < w.depth ? from[k] : 0.f;
       }
     }
-    if (depth >= w.depth) continue;  // no group there
-    const int64_t values =
-        (static_cast<int64_t>(depth >> w.group_shift) * w.row_units() + blockIdx.x) * kUnitRows + g * 4;
 #pragma unroll
-    for (int j = 0; j < 4; ++j) {
-      const float scale = static_cast<const float*>(w.scales)[values + j];
-      const int zero = w.zeros ? w.zeros[values + j] : w.zero;
-      const float offset = w.offsets ? static_cast<const float*>(w.offsets)[values + j] : 0.f;
+    for (int step = 0; step < kUnitDepth / kStepDepth; ++step) {
+      const int first_place = unit * kUnitDepth + step * kStepDepth;
+      if (first_place >= w.depth) break;  // no group there
+      const int64_t values =
+          (static_cast<int64_t>(first_place >> w.group_shift) * w.row_units() + blockIdx.x) * kUnitRows + g * 4;
 #pragma unroll
-      for (int k = 0; k < kLaneDepth; ++k) {
-        const CodePlace at = code_place(Bits, j / 2, k / 4, j % 2 + k % 4 / 2 * 2, k % 2);
-        const int code = words[at.plane][at.word] >> at.shift & ((1 << Bits) - 1);
-        const float number = fmaf(static_cast<float>(code - zero), scale, offset);
+      for (int j = 0; j < 4; ++j) {
+        const float scale = static_cast<const float*>(w.scales)[values + j];
+        const int zero = w.zeros ? w.zeros[values + j] : w.zero;
+        const float offset = w.offsets ? static_cast<const float*>(w.offsets)[values + j] : 0.f;
 #pragma unroll
-        for (int c = 0; c < kColumns; ++c) acc[c][j] = fmaf(number, x[c][k], acc[c][j]);
+        for (int k = 0; k < kPlaces / 2; ++k) {
+          const CodePlace at = code_place(Bits, j / 2, step, j % 2 + k / 2 * 2, k % 2);
+          const int code = words[at.plane][at.word] >> at.shift & ((1 << Bits) - 1);
+          const float number = fmaf(static_cast<float>(code - zero), scale, offset);
+#pragma unroll
+          for (int c = 0; c < kColumns; ++c) acc[c][j] = fmaf(number, x[c][step * 4 + k], acc[c][j]);
+        }
       }
     }
   }
@@ -89,7 +94,7 @@ cudaError_t launch_int4_gemv(const Int4GemvParams& p, cudaStream_t stream) {
   if (p.weight.rows == 0 || groups == 0) return cudaSuccess;
   if (groups > 65535) return cudaErrorInvalidValue;
   const dim3 grid(static_cast<unsigned>(p.weight.row_units()), static_cast<unsigned>(groups));
-  const bool vectors = p.weight.depth % 8 == 0 && reinterpret_cast<uintptr_t>(p.x) % 16 == 0;
+  const bool vectors = p.weight.depth % 2 == 0 && reinterpret_cast<uintptr_t>(p.x) % 8 == 0;
   if (p.weight.bits == 4)
     int4_gemv<4><<<grid, kWarps * 32, 0, stream>>>(p, vectors);
   else

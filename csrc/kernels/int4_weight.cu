@@ -67,15 +67,16 @@ __global__ void __launch_bounds__(kThreads) pack_float_zeros(PackFloatZerosParam
   static_cast<T*>(p.packed_offsets)[i] = from_compute<T>((nearest - zero) * scale);
 }
 
-// A thread unpacks what one lane has of a unit: 4 rows of 8 places.
+// A warp unpacks a unit. Lane 4g + q writes places 8q to 8q + 7 of rows g, g + 8, g + 16 and g + 24, whose codes the
+// four lanes of its g hold.
 template <typename T, int Bits>
 __global__ void __launch_bounds__(kThreads) unpack(Int4Weight w, T* y, int64_t total, bool vectors) {
   const int64_t i = static_cast<int64_t>(blockIdx.x) * kThreads + threadIdx.x;
-  if (i >= total) return;
-  const int lane = static_cast<int>(i % 32), g = lane / 4;
+  if (i >= total) return;  // of whole warps
+  constexpr int kRun = 8;
+  const int lane = static_cast<int>(i % 32), g = lane / 4, q = lane % 4;
   const int64_t unit = i / 32, row_unit = unit / w.depth_units();
-  const int64_t depth = unit % w.depth_units() * kUnitDepth + lane % 4 * kLaneDepth;
-  if (depth >= w.depth) return;
+  const int64_t depth = unit % w.depth_units() * kUnitDepth + q * kRun;
   uint32_t words[Bits / 4][4];
 #pragma unroll
   for (int plane = 0; plane < Bits / 4; ++plane) {
@@ -85,26 +86,41 @@ __global__ void __launch_bounds__(kThreads) unpack(Int4Weight w, T* y, int64_t t
   const int64_t values = ((depth >> w.group_shift) * w.row_units() + row_unit) * kUnitRows + g * 4;
 #pragma unroll
   for (int j = 0; j < 4; ++j) {  // row g + 8j: tile j / 2, registers j % 2 and j % 2 + 2
+    // Its places are those of step q / 2 in registers j % 2 + q % 2 * 2, a pair from each of the four lanes.
+    uint32_t held[4];
+#pragma unroll
+    for (int from = 0; from < 4; ++from) {
+      const CodePlace low = code_place(Bits, j / 2, 0, 0, 0), high = code_place(Bits, j / 2, 1, 0, 0);
+      uint32_t a = __shfl_sync(~0u, words[low.plane][low.word], g * 4 + from);
+      uint32_t b = __shfl_sync(~0u, words[high.plane][high.word], g * 4 + from);
+      if constexpr (Bits == 8) {  // registers 2 and 3 are in the next word
+        const uint32_t a2 = __shfl_sync(~0u, words[low.plane][low.word + 1], g * 4 + from);
+        const uint32_t b2 = __shfl_sync(~0u, words[high.plane][high.word + 1], g * 4 + from);
+        if (q % 2) a = a2, b = b2;
+      }
+      held[from] = q / 2 ? b : a;
+    }
     const int64_t row = row_unit * kUnitRows + g + 8 * j;
-    if (row >= w.rows) break;
+    if (row >= w.rows || depth >= w.depth) continue;
     const float scale = to_compute(static_cast<const T*>(w.scales)[values + j]);
     const int zero = w.zeros ? w.zeros[values + j] : w.zero;
     const float offset = w.offsets ? to_compute(static_cast<const T*>(w.offsets)[values + j]) : 0.f;
-    alignas(16) T out[kLaneDepth];
+    const int shift = code_place(Bits, 0, 0, j % 2, 0).shift + (Bits == 4 ? q % 2 * 8 : 0);
+    alignas(16) T out[kRun];
 #pragma unroll
-    for (int k = 0; k < kLaneDepth; ++k) {
-      const CodePlace at = code_place(Bits, j / 2, k / 4, j % 2 + k % 4 / 2 * 2, k % 2);
-      const int code = words[at.plane][at.word] >> at.shift & ((1 << Bits) - 1);
+    for (int k = 0; k < kRun; ++k) {
+      const int half = code_place(Bits, 0, 0, 0, k % 2).shift;
+      const int code = held[k / 2] >> (shift + half) & ((1 << Bits) - 1);
       out[k] = from_compute<T>(fmaf(static_cast<float>(code - zero), scale, offset));
     }
     T* to = y + row * w.depth + depth;
     if (vectors) {
       constexpr int V = kVec16<T>;
 #pragma unroll
-      for (int k = 0; k < kLaneDepth; k += V) store<T, V>(to + k, *reinterpret_cast<const Vec<T, V>*>(out + k));
+      for (int k = 0; k < kRun; k += V) store<T, V>(to + k, *reinterpret_cast<const Vec<T, V>*>(out + k));
     } else {
 #pragma unroll
-      for (int k = 0; k < kLaneDepth; ++k)
+      for (int k = 0; k < kRun; ++k)
         if (depth + k < w.depth) to[k] = out[k];
     }
   }
@@ -164,7 +180,7 @@ cudaError_t launch_unpack(const Int4Weight& w, void* y, cudaStream_t stream) {
   const int64_t total = int64_t{w.row_units()} * w.depth_units() * 32;
   if (total == 0) return cudaSuccess;
   return by_weight_type(w.dtype, [&]<typename T>() {
-    const bool vectors = w.depth % kLaneDepth == 0 && reinterpret_cast<uintptr_t>(y) % 16 == 0;
+    const bool vectors = w.depth % 8 == 0 && reinterpret_cast<uintptr_t>(y) % 16 == 0;
     const unsigned blocks = blocks_for(total, kThreads);
     if (w.bits == 4)
       unpack<T, 4><<<blocks, kThreads, 0, stream>>>(w, static_cast<T*>(y), total, vectors);

@@ -21,7 +21,7 @@ struct Int4Weight {
   int bits = 4;
   DType dtype = DType::kUndefined;  // f32, f16 or bf16
   int rows = 0, depth = 0;
-  int group_shift = 0;  // log2 of the size of a group, 3 or more; 30 for one group
+  int group_shift = 0;  // log2 of the size of a group, 4 or more; 30 for one group
   int groups = 1;
 
   __host__ __device__ int row_units() const { return (rows + device::kUnitRows - 1) / device::kUnitRows; }

@@ -11,7 +11,7 @@ namespace cuvil {
 namespace {
 
 // Raised when the kernels change enough that what was measured before says nothing.
-constexpr size_t kKernelVersion = 1;
+constexpr size_t kKernelVersion = 2;
 // Rows of x up to which float32 reads the codes rather than the weight as numbers.
 constexpr int64_t kGemvRows = 8;
 // The library is worth a try from this many rows on, and as long as the weight as numbers is no larger.
@@ -50,17 +50,21 @@ GemmOperands dense_operands(const Int4Product& p, const void* numbers) {
   return o;
 }
 
+// As the copy engine wants x.
+bool aligned(const Int4Product& p) { return reinterpret_cast<uintptr_t>(p.x) % 16 == 0; }
+
 std::string key_of(const Int4Product& p) {
   const Int4Weight& w = p.weight;
   return concat("int4 ", name_of(w.dtype), " b", w.bits, ' ', w.depth, 'x', w.rows, " g", w.group_shift, " z",
-                w.zeros != nullptr, w.offsets != nullptr, " m", rows_class(p.m));
+                w.zeros != nullptr, w.offsets != nullptr, " m", rows_class(p.m), aligned(p) ? "" : " unaligned");
 }
 
 // For CUVIL_TUNING=only:PREFIX.
 std::string name_of_choice(const Int4Product& p, bool library, const Int4Way& way) {
   if (library) return "library";
   const bool whole = way.blocks == int4_tiles(p.weight, way, static_cast<int>(p.m));
-  return concat('c', way.columns, way.wide ? " wide" : " narrow", whole ? " whole" : " shared", " s", way.stages);
+  return concat(way.wgmma ? "wgmma c" : "mma c", way.columns, way.wide ? " wide" : " narrow",
+                whole ? " whole" : " shared", " s", way.stages, " b", way.blocks);
 }
 
 Int4Product rows_of(const Int4Product& p, int64_t first, int64_t count) {
@@ -119,7 +123,8 @@ void Int4Engine::run_kernel(OpContext& ctx, const Int4Product& p, const Int4Way&
 
 std::vector<Int4Engine::Choice> Int4Engine::choices(OpContext& ctx, const Int4Product& p) const {
   std::vector<Choice> all;
-  for (const Int4Way& way : int4_ways(p.weight, p.m, ctx.device())) all.push_back({.library = false, .way = way});
+  for (const Int4Way& way : int4_ways(p.weight, p.m, ctx.device(), !tuning_.only.empty()))
+    if (!way.wgmma || aligned(p)) all.push_back({.library = false, .way = way});
   if (p.m >= kLibraryRows && dense_bytes(p.weight) <= kLibraryBytes)
     all.insert(p.m >= kManyRows ? all.begin() : all.end(), Choice{.library = true, .way = {}});
   require(!all.empty(), "the device has too little shared memory for groups of ", 1 << p.weight.group_shift);
@@ -133,6 +138,10 @@ Int4Engine::Choice Int4Engine::choose(OpContext& ctx, const Int4Product& p) {
   if (!tuning_.measure) {
     for (const Choice& c : all)
       if (name_of_choice(p, c.library, c.way).starts_with(tuning_.only)) return c;
+    // Whoever asks for one of our kernels means it: a test of it must not pass with another.
+    for (const char* kernel : {"mma", "wgmma"})
+      if (tuning_.only.starts_with(kernel))
+        fail(ErrorKind::kNotImplemented, "CUVIL_TUNING=only:", tuning_.only, " is no way to compute ", key);
     return all.front();
   }
   if (!cache_) cache_ = std::make_unique<TuningCache>("int4", kKernelVersion, ctx.device().name);
@@ -140,11 +149,11 @@ Int4Engine::Choice Int4Engine::choose(OpContext& ctx, const Int4Product& p) {
     std::istringstream in(*text);
     Choice c;
     // A way that is no candidate on this device comes from another program.
-    if (in >> c.library >> c.way.columns >> c.way.wide >> c.way.stages >> c.way.blocks)
+    if (in >> c.library >> c.way.wgmma >> c.way.columns >> c.way.wide >> c.way.stages >> c.way.blocks)
       for (const Choice& known : all)
         if (known.library == c.library &&
-            (c.library || (known.way.columns == c.way.columns && known.way.wide == c.way.wide &&
-                           known.way.stages == c.way.stages && c.way.blocks > 0)))
+            (c.library || (known.way.wgmma == c.way.wgmma && known.way.columns == c.way.columns &&
+                           known.way.wide == c.way.wide && known.way.stages == c.way.stages && c.way.blocks > 0)))
           return chosen_[key] = c;
   }
   if (ctx.capturing()) return all.front();  // and remembers nothing
@@ -155,7 +164,9 @@ Int4Engine::Choice Int4Engine::choose(OpContext& ctx, const Int4Product& p) {
     if (const double us = measure(ctx, p, c); us < best_us) best_us = us, best = &c;
   require(best != nullptr, "no kernel for ", key, " runs on this device");
   const Int4Way& way = best->way;
-  cache_->put(key, concat(best->library, ' ', way.columns, ' ', way.wide, ' ', way.stages, ' ', way.blocks), tuning_);
+  cache_->put(key,
+              concat(best->library, ' ', way.wgmma, ' ', way.columns, ' ', way.wide, ' ', way.stages, ' ', way.blocks),
+              tuning_);
   return chosen_[key] = *best;
 }
 

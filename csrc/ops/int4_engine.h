@@ -1,6 +1,6 @@
 // Products with packed weights of 4 and 8 bits: which kernel, cut up how, is chosen by measuring and remembered.
 //
-// float16, bfloat16: the tensor-core kernel (kernels/int4_gemm.cuh), or for many rows the weight as numbers and
+// float16, bfloat16: the tensor-core kernels (kernels/int4_gemm.cuh), or for many rows the weight as numbers and
 // cuBLASLt. float32: a kernel of its own for a few rows, else the weight as numbers and cuBLASLt.
 #pragma once
 
@@ -30,8 +30,9 @@ struct Int4Product {
   bool constant = false;         // no kernel of this run writes the weight
 };
 
-// The ways to run a product of m rows that are worth measuring, the likeliest first. Host arithmetic only.
-std::vector<Int4Way> int4_ways(const Int4Weight& weight, int64_t m, const DeviceInfo& device);
+// The ways to run a product of m rows that are worth measuring, the likeliest first; `every`: others, too. Host
+// arithmetic only.
+std::vector<Int4Way> int4_ways(const Int4Weight& weight, int64_t m, const DeviceInfo& device, bool every = false);
 
 class Int4Engine : public SharedState {
  public:

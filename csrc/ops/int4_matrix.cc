@@ -5,7 +5,7 @@
 namespace cuvil {
 namespace {
 
-constexpr int kSmallestGroup = 16;
+constexpr int kSmallestGroup = device::kStepDepth;
 // Column tiles of a launch, at most: a longer product is run in several. The rows' tiles are of 128 at least.
 constexpr int64_t kColumnTiles = 32, kRowsOfTile = 128;
 
@@ -42,7 +42,7 @@ Int4Matrix::Int4Matrix(const Int4Source& source, const std::vector<int32_t>* gro
   shape_.depth = static_cast<int>(s.depth);
   shape_.groups = static_cast<int>(s.groups);
   const bool one_group = s.groups <= 1;
-  const bool power = s.group_size >= device::kLaneDepth && std::has_single_bit(static_cast<uint64_t>(s.group_size));
+  const bool power = s.group_size >= device::kStepDepth && std::has_single_bit(static_cast<uint64_t>(s.group_size));
   if (group_of || (!one_group && !power)) {
     const GroupOrder order = reorder(s, group_of);
     require(order.places.size() <= INT32_MAX / 2, "a weight of ", s.depth, " by ", s.rows, " is too large");

@@ -16,32 +16,50 @@ int stages_that_fit(const Int4Weight& w, Int4Way way, int resident, const Device
   return 0;
 }
 
+// The way with grids that fill the device, where `resident` blocks share a multiprocessor.
+void add_grids(const Int4Weight& w, int64_t m, Int4Way way, int resident, const DeviceInfo& device, bool every,
+               std::vector<Int4Way>* ways) {
+  const int64_t tiles = int4_tiles(w, way, static_cast<int>(m)), total = tiles * int4_steps(w, way);
+  std::vector<int64_t> grids;
+  const auto add = [&](int64_t blocks) {
+    if (std::find(grids.begin(), grids.end(), blocks) == grids.end()) grids.push_back(blocks);
+  };
+  // Half of the places are left to the kernel behind, which then fetches its weight early.
+  if (way.wgmma && resident == 2) add(std::min<int64_t>(device.sm_count, total));
+  add(std::min(int64_t{device.sm_count} * resident, total));
+  // Each tile to a block of its own where that leaves few multiprocessors idle.
+  if (every || 2 * tiles > device.sm_count) add(tiles);
+  for (const int64_t blocks : grids) {
+    way.blocks = static_cast<int>(blocks);
+    ways->push_back(way);
+  }
+}
+
 }  // namespace
 
-std::vector<Int4Way> int4_ways(const Int4Weight& w, int64_t m, const DeviceInfo& device) {
+std::vector<Int4Way> int4_ways(const Int4Weight& w, int64_t m, const DeviceInfo& device, bool every) {
   std::vector<int> columns;
   if (m > 64) columns = {64, 128};
   for (const int c : {8, 16, 32, 64})
     if (columns.empty() && m <= c) columns = {c};
 
   std::vector<Int4Way> ways;
+  if (device.sm == 90 && int4_wgmma_serves(w))
+    for (auto c = columns.rbegin(); c != columns.rend(); ++c)
+      for (const int resident : {2, 1}) {
+        if (*c == 128 && resident == 2) continue;  // it takes all registers
+        Int4Way way{.columns = *c, .wide = true, .wgmma = true};
+        way.stages = stages_that_fit(w, way, resident, device);
+        if (way.stages > 0) add_grids(w, m, way, resident, device, every, &ways);
+      }
   for (const int c : columns)
     for (const bool wide : {false, true}) {
       if (c >= 64 && !wide) continue;
       for (const int resident : {2, 1}) {
-        if (c == 128 && resident == 2) continue;  // it takes all registers
-        Int4Way way{.columns = c, .wide = wide, .stages = 2, .blocks = 1};
+        if (c >= 64 && resident == 2) continue;
+        Int4Way way{.columns = c, .wide = wide};
         way.stages = stages_that_fit(w, way, resident, device);
-        if (way.stages == 0) continue;
-        const int64_t tiles = int4_tiles(w, way, static_cast<int>(m)), total = tiles * int4_steps(w, way);
-        const int64_t slots = int64_t{device.sm_count} * resident;
-        std::vector<int64_t> grids{std::min(slots, total)};
-        // Each tile to a block of its own where that leaves few multiprocessors idle.
-        if (2 * tiles > device.sm_count && tiles != grids[0]) grids.push_back(tiles);
-        for (const int64_t blocks : grids) {
-          way.blocks = static_cast<int>(blocks);
-          ways.push_back(way);
-        }
+        if (way.stages > 0) add_grids(w, m, way, resident, device, every, &ways);
       }
     }
   return ways;

@@ -40,8 +40,8 @@ def bit_packed(codes: np.ndarray, bits: int) -> bytes:
 def unpack(packed: bytes, bits: int, rows: int, depth: int) -> np.ndarray:
     """The codes that mma.sync m16n8k16 sees, from the PTX manual's picture of operand A and the documented order.
 
-    Register r of lane 4g + q holds row g (r even) or g + 8 and columns 2q, 2q + 1 (r < 2) or 8 more. Column 2q + h of
-    step s, and 8 more, stand for places 8q + 4s + h and 2 more, of the other operand's one vector.
+    Register r of lane 4g + q holds row g (r even) or g + 8 and columns 2q, 2q + 1 (r < 2) or 8 more. The columns of the
+    two steps are the unit's places in their order.
     """
     row_units, depth_units = -(-rows // 32), -(-depth // 32)
     words = np.frombuffer(packed, np.uint32).reshape(row_units, depth_units, bits // 4, 32, 4)
@@ -53,7 +53,7 @@ def unpack(packed: bytes, bits: int, rows: int, depth: int) -> np.ndarray:
                 for r in range(4):
                     for half in range(2):
                         row = 16 * tile + g + 8 * (r % 2)
-                        place = 8 * q + 4 * step + 2 * (r // 2) + half
+                        place = 16 * step + 8 * (r // 2) + 2 * q + half
                         if bits == 4:
                             word = words[:, :, 0, lane, 2 * tile + step] >> (4 * r + 16 * half) & 15
                         else:

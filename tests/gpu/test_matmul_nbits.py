@@ -13,16 +13,18 @@ from hypothesis import strategies as st
 from onnx import TensorProto, helper, numpy_helper
 
 import cuvil_onnx
+from cuvil_onnx.runtime.devices import devices
 from tests.gpu.bounds import ROUNDING, in_bfloat16, rounded
 from tests.gpu.single_op import Array, MakeSession, quick
 
 DTYPES = ["float32", "float16", "bfloat16"]
-# The ways of the tensor-core kernel (csrc/ops/int4_ways.cc), each with rows that fill a tile and that do not.
+# The ways of the two tensor-core kernels (csrc/ops/int4_ways.cc), each with rows that fill a tile and that do not.
 WAYS = [
-    *[(m, f"c{c} {shape}") for m, c in ((1, 8), (8, 8), (13, 16), (16, 16), (17, 32)) for shape in ("narrow", "wide")],
-    *[(m, f"c{c} wide") for m, c in ((33, 64), (64, 64), (70, 64), (130, 64), (70, 128), (130, 128))],
+    *[(m, f"mma c{c} {cut}") for m, c in ((1, 8), (8, 8), (13, 16), (16, 16), (17, 32)) for cut in ("narrow", "wide")],
+    *[(m, f"mma c{c} wide") for m, c in ((33, 64), (64, 64), (70, 64), (130, 64), (70, 128), (130, 128))],
     (70, "library"),
 ]
+WGMMA_WAYS = [(1, 8), (8, 8), (13, 16), (16, 16), (17, 32), (32, 32), (33, 64), (64, 64), (70, 64), (300, 128)]
 
 
 @pytest.fixture(autouse=True)
@@ -185,6 +187,34 @@ def test_every_way(
     for grid in ("", " shared", " whole"):
         monkeypatch.setenv("CUVIL_TUNING", f"only:{way}{grid}")
         check(ep_session, (m,), weight, with_bias=grid == "")
+
+
+@pytest.mark.parametrize("zeros", ["none", "codes", "float"])
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
+@pytest.mark.parametrize(("m", "columns"), WGMMA_WAYS)
+def test_every_way_of_sm_90(
+    ep_session: MakeSession, monkeypatch: pytest.MonkeyPatch, m: int, columns: int, dtype: str, zeros: str
+) -> None:
+    """Groups as long as a step, shorter and longer; 1000 along the sum ends within a step and a unit."""
+    if devices()[0].compute_capability != "9.0":
+        pytest.skip("needs a GPU of compute capability 9.0")
+    for block in (32, 128, 256):
+        weight = Weight(300, 1000, block, 4, dtype, zeros)
+        for grid in ("shared", "whole"):
+            monkeypatch.setenv("CUVIL_TUNING", f"only:wgmma c{columns} wide {grid}")
+            check(ep_session, (m,), weight, with_bias=grid == "shared")
+
+
+def test_a_way_that_does_not_serve_is_an_error(ep_session: MakeSession, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Or its tests would pass with another kernel. 8 bits and groups of 16 have no kernel for sm_90."""
+    monkeypatch.setenv("CUVIL_TUNING", "only:wgmma")
+    for weight in (
+        Weight(64, 64, 32, 8, "float16"),
+        Weight(64, 64, 16, 4, "float16"),
+        Weight(64, 61, 32, 4, "float16"),
+    ):
+        with pytest.raises(Exception, match="CUVIL_TUNING=only:wgmma is no way to compute"):
+            check(ep_session, (1,), weight)
 
 
 @given(data=st.data())
