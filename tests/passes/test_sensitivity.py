@@ -23,6 +23,12 @@ WEIGHTS = {
 }
 
 
+@pytest.fixture(autouse=True)
+def nothing_is_small(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The models of these tests are, and would stay in float32 as a whole."""
+    monkeypatch.setattr(guard, "SMALL_WORK", 0.0)
+
+
 def model(body: str, **more: np.ndarray) -> onnx.ModelProto:
     return made(f"(float[N,32] x) => (float[N,16] y) {{ {body} }}", **WEIGHTS, **more)
 
@@ -135,17 +141,37 @@ def test_inputs_that_do_not_fit_are_told() -> None:
         half(model(WIDE), inputs={"z": normal(2, 32)})
 
 
-def test_a_hopeless_model_is_told_with_the_figure() -> None:
+def hopeless(rest: float) -> onnx.ModelProto:
     """One product makes up nearly all of the work and, as halves cancel, of the error: to keep it would be fp32."""
     w = normal(256, 256, seed=1)
-    opposite = np.concatenate([w, -w + normal(256, 256, seed=2, scale=1e-2)], axis=1)
+    opposite = np.concatenate([w, -w + normal(256, 256, seed=2, scale=rest)], axis=1)
     body = "a = MatMul(x, w) l, r = Split<axis=1, num_outputs=2>(a) y = Add(l, r)"
-    proto = made(f"(float[N,256] x) => (float[N,256] y) {{ {body} }}", opset=18, w=opposite)
-    result = half(proto)
+    return made(f"(float[N,256] x) => (float[N,256] y) {{ {body} }}", opset=18, w=opposite)
+
+
+def test_a_small_model_stays_in_float_at_any_doubt(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(guard, "SMALL_WORK", 1e8)
+    assert not half(model(WIDE)).report.trace.kept
+    monkeypatch.setattr(guard, "CAREFUL", 0.01)
+    result = half(model(WIDE))
+    assert kept_ops(result) == ["MatMul", "Tanh", "MatMul", "Tanh", "MatMul"]
+    assert "0.0e+00 of the largest output with 5 nodes kept in float32 (100.0 % of" in result.report.trace.accuracy
+
+
+def test_a_hopeless_model_is_told_with_the_figure() -> None:
+    result = half(hopeless(5e-2))
     assert not result.report.trace.kept
     (warning,) = result.report.trace.warnings
     assert "precision='fp16': expected error" in warning
     assert "more than 0.005" in warning
+
+
+def test_what_the_verification_would_refuse_stays_in_float() -> None:
+    """Halves that cancel further: 16 bits would be off by more than any comparison allows."""
+    result = half(hopeless(1e-2))
+    assert "MatMul" in kept_ops(result)
+    (warning,) = result.report.trace.warnings
+    assert "100.0 % of the operations stay in float32, without which the error is" in warning
 
 
 def test_flipped_indices_are_no_error() -> None:

@@ -81,12 +81,36 @@ def test_which_units_spare_which_rounding() -> None:
         ("x", 0): {0},
         ("w", None): {0},
         ("a", None): {0},  # cast for the caller, who gets float32 anyway
-        ("a", 1): {0, 1},
-        ("b", 2): {1, 2},
+        ("b", 2): {0, 1, 2},  # Relu only chooses: what it reads is rounded when the product behind it is
         ("v", None): {2},
         ("y", None): {2},
     }
     assert {i for i, s in enumerate(sites.all) if s.needs == {0}}.isdisjoint(sites.active({0}))
+
+
+def test_moved_numbers_are_rounded_once() -> None:
+    body = """a = Pad(x, ends) b = Unsqueeze(a, axis) c = MatMul(b, w) d = Tanh(c)
+              e = Concat<axis=-1>(c, d) f = Reshape(e, size) y = MatMul(f, v)"""
+    proto = made(
+        f"(float[2,6] x) => (float[2,4] y) {{ {body} }}",
+        ends=np.array([0, 1, 0, 1], np.int64),
+        axis=np.array([1], np.int64),
+        size=np.array([2, 16], np.int64),
+        w=W[:, :8],
+        v=V,
+    )
+    _, _, sites = prepared(proto)
+    assert [nodes[0].op_type for nodes in sites.units] == [
+        *("Pad", "Unsqueeze", "MatMul", "Tanh", "Concat", "Reshape", "MatMul")
+    ]
+    needs = {(s.value.name, s.reader): set(s.needs) for s in sites.all if s.value}
+    assert needs == {
+        ("b", 2): {0, 1, 2},
+        ("c", 3): {2, 3},
+        ("c", 4): {2, 4, 5, 6},
+        ("d", 4): {3, 4, 5, 6},
+        ("y", None): {6},
+    }
 
 
 def test_values_inside_a_kernel_are_not_rounded() -> None:
@@ -148,35 +172,37 @@ def equal_costs(count: int, cast: float = 0.02) -> Costs:
     return Costs(share, share, share, cast)
 
 
+def grown(selection: Selection, goal: float) -> frozenset[int]:
+    while selection.remaining() > goal and selection.step():
+        pass
+    return selection.filled()
+
+
 def test_a_value_is_spared_by_keeping_both_ends() -> None:
     sites = chain_of(10)
     squares = dict.fromkeys(range(19), 0.01) | {14: 1.0}  # the value between units 4 and 5
     selection = Selection(sites, squares, equal_costs(10), 0.25)
-    assert selection.grow(0.5)
-    assert selection.kept == {4, 5}
+    assert grown(selection, 0.5) == {4, 5}
 
 
 def test_gaps_are_filled_to_save_casts() -> None:
     sites = chain_of(40)
     squares = dict.fromkeys(range(79), 1e-4) | {10: 1.0, 12: 1.0}
     selection = Selection(sites, squares, equal_costs(40, cast=0.02), 0.25)
-    assert selection.grow(0.1)
-    assert selection.kept == {10, 11, 12}, "two casts less are worth a unit more"
+    assert grown(selection, 0.1) == {10, 11, 12}, "two casts less are worth a unit more"
 
 
 def test_the_limit_holds() -> None:
     squares = dict.fromkeys(range(19), 1.0)
     selection = Selection(chain_of(10), squares, equal_costs(10), 0.25)
-    assert not selection.grow(1.0)
-    assert len(selection.kept) == 2
+    assert len(grown(selection, 1.0)) == 2
 
 
 def test_cheap_units_go_first() -> None:
     costs = Costs([0.1] * 10, [0.1] * 10, [0.2] + [0.01] * 9, 0.0)
     squares = {0: 1.0, 5: 0.9} | dict.fromkeys(range(10, 19), 0.0)
     selection = Selection(chain_of(10), squares, costs, 0.25)
-    assert selection.grow(1.5)
-    assert selection.kept == {5}
+    assert grown(selection, 1.5) == {5}
 
 
 # ---- deviation
@@ -235,16 +261,23 @@ def test_logits_count_only_where_the_probabilities_hide_them() -> None:
 # ---- pictures
 
 
-def test_pictures_follow_the_noise() -> None:
+def test_pictures_precede_the_noise() -> None:
     noise = {"x": normal(2, 3, 20, 33), "m": np.ones((2, 4), np.int64)}
-    first, second = with_pictures([noise])
+    large, small, first, patches, second = with_pictures([noise, noise])
     assert first is noise
-    assert second["m"] is noise["m"]
-    x = second["x"]
-    assert (x.shape, x.dtype) == ((2, 3, 20, 33), np.float32)
+    assert second is noise
+    for picture in (large, small, patches):
+        assert picture["m"] is noise["m"]
+        assert picture["x"].dtype == np.float32
+    assert (large["x"].shape, small["x"].shape) == ((2, 3, 256, 256), (2, 3, 20, 33))
+    assert np.array_equal(large["x"][:, 0], large["x"][:, 2])
+    assert np.abs(large["x"]).max() <= 1
+    x = patches["x"]
+    assert x.shape == (2, 3, 20, 33)
     assert np.array_equal(x[:, :, 0, 0], x[:, :, 7, 7])
     assert not np.array_equal(x[:, :, 0, 0], x[:, :, 0, 8])
-    assert list(with_pictures([{"x": normal(2, 8)}])) and len(list(with_pictures([{"x": normal(2, 8)}]))) == 1
+    assert len(list(with_pictures([{"x": normal(2, 8)}]))) == 1
+    assert len(list(with_pictures([{"x": normal(1, 3, 300, 256)}]))) == 2
 
 
 def test_who_takes_pictures() -> None:
@@ -258,7 +291,7 @@ def test_who_takes_pictures() -> None:
 class Lucky:
     """An experiment in which each rounding alone causes more than all of them together."""
 
-    work = (1.0,)
+    work = (1e9,)
 
     def deviation(self, active: Sequence[int], chosen: Sequence[int] | None = None) -> Deviation:
         return Deviation(relative=2e-3, square=1e-6 * len(active), numbers=4)
@@ -267,10 +300,10 @@ class Lucky:
         return equal_costs(3)
 
 
-@pytest.mark.parametrize(("numbers", "expected"), [(4, PEAK * 7e-6**0.5), (guard.FEW, 2e-3)])
+@pytest.mark.parametrize(("numbers", "expected"), [(4, PEAK * 6e-6**0.5), (guard.FEW, 2e-3)])
 def test_few_numbers_that_are_close_are_looked_into(numbers: int, expected: float) -> None:
     ctx, _, sites = prepared(made(CHAIN, w=W, v=V))
-    assert len(sites.all) == 7
+    assert len(sites.all) == 6
     before = Deviation(relative=2e-3, square=1e-7, numbers=numbers)
     found = guard._Search(ctx, ir.DataType.FLOAT16, sites, Lucky(), before, 1, float("inf")).run()
     assert found.before is not None

@@ -14,6 +14,9 @@ from collections.abc import Callable, Sequence
 NEGLIGIBLE = 0.01
 """Share of the whole below which a group is not looked into."""
 
+FIRST = 8
+"""Sites of a group to begin with: most of a deep network contributes next to nothing, which few runs show."""
+
 
 def contributions(sites: Sequence[int], measure: Callable[[Sequence[int]], float], runs: int) -> dict[int, float]:
     """The square that each site contributes.
@@ -26,7 +29,7 @@ def contributions(sites: Sequence[int], measure: Callable[[Sequence[int]], float
     Returns:
         For each site a square; sites of a group that was not divided share it equally. Empty without any run.
     """
-    chunks = min((len(sites) + 1) // 2, runs // 2)
+    chunks = min(-(-len(sites) // FIRST), runs // 2)
     if not chunks:
         return {}
     bounds = [len(sites) * i // chunks for i in range(chunks + 1)]

@@ -40,6 +40,7 @@ SURE = 2.2
 """Between the two largest logits, from which on the smaller probability is less than a tenth of both."""
 
 DECIDING = frozenset({"ArgMax", "ArgMin", "NonMaxSuppression", "NonZero", "TopK", "Unique", "Multinomial"})
+SIZES = frozenset({"Shape", "Size"})  # are the same for any numbers
 VIEWS = frozenset({"Cast", "Flatten", "Identity", "Reshape", "Squeeze", "Unsqueeze"})
 
 
@@ -83,19 +84,39 @@ def _decided(ctx: GraphContext, sites: Sites) -> set[ir.Value]:
     touched: set[ir.Value] = {site.value for site in sites.all if site.value is not None}
     decided: set[ir.Value] = set()
     for node in ctx.model.graph:
-        inner = [n for g in walk.subgraphs(node) for n in walk.all_nodes(g)]
+        bodies = list(walk.subgraphs(node))
+        inner = [n for g in bodies for n in walk.all_nodes(g)]
         read = [v for n in (node, *inner) for v in n.inputs if v is not None]
-        rounded = node in sites.unit_of or any(v in touched for v in read)
-        if not rounded:
+        if node.op_type in SIZES or not (node in sites.unit_of or any(v in touched for v in read)):
             continue
+        if any(v in touched for v in node.inputs):
+            touched.update(v for g in bodies for v in g.inputs)
+        for n in inner:
+            nested = [v for g in walk.subgraphs(n) for v in g.inputs]
+            if nested or n.op_type == "If" or (n.op_type not in SIZES and any(v in touched for v in n.inputs)):
+                touched.update((*n.outputs, *nested))
         touched.update(node.outputs)
-        chooses = (
-            node.op_type in DECIDING or bool(inner) or (node.op_type == "Cast" and _is_index(node.outputs[0], ctx))
-        )
+        chooses = _chooses(node, ctx) or any(_chooses(n, ctx) for n in inner)
+        chooses = chooses or any(_branches(n, touched) for n in (node, *inner))
         if chooses or any(v in decided for v in read):
             first = 1 if node.op_type == "TopK" and not any(v in decided for v in read) else 0  # its values are smooth
             decided.update(node.outputs[first:])
     return decided
+
+
+def _chooses(node: ir.Node, ctx: GraphContext) -> bool:
+    """Whether the result is an index or made of what an index points to."""
+    return node.op_type in DECIDING or (node.op_type == "Cast" and _is_index(node.outputs[0], ctx))
+
+
+def _branches(node: ir.Node, touched: set[ir.Value]) -> bool:
+    """Whether rounded numbers may decide which branch is taken, or when a loop ends."""
+    if node.op_type == "If":
+        return node.inputs[0] in touched
+    if node.op_type != "Loop":
+        return False
+    ends = [g.outputs[0] for g in walk.subgraphs(node)]
+    return any(v in touched for v in (*node.inputs[:2], *ends))
 
 
 def _is_index(value: ir.Value, ctx: GraphContext) -> bool:

@@ -72,29 +72,31 @@ class Selection:
         """The square that is left."""
         return sum(q for i, q in self._squares.items() if not self._sites[i].needs <= self.kept)
 
-    def grow(self, goal: float) -> bool:
-        """Adds units until ``goal`` is reached; False when nothing useful fits under the limit any more."""
-        while (left := self.remaining()) > goal:
-            best: tuple[float, float, tuple[int, ...]] | None = None
-            for move in self._moves():
-                gain, cost = self._gain(move), self._cost(move)
-                if (gain < LEAST_GAIN * left and (cost > 0 or gain <= 0)) or not self._fits(move):
-                    continue
-                # A move that saves casts costs nothing; among those the largest gain counts.
-                rating = (gain / cost, gain, move) if cost > 0 else (float("inf"), gain, move)
-                if best is None or rating[:2] > best[:2]:
-                    best = rating
-            if best is None:
-                return False
-            self.kept |= set(best[2])
-        self._fill()
+    def step(self) -> bool:
+        """Adds the move that takes most away for what it costs; False when nothing useful fits under the limit."""
+        left = self.remaining()
+        best: tuple[float, float, tuple[int, ...]] | None = None
+        for move in self._moves():
+            gain, cost = self._gain(move), self._cost(move)
+            if (gain < LEAST_GAIN * left and (cost > 0 or gain <= 0)) or not self._fits(move):
+                continue
+            # A move that saves casts costs nothing; among those the largest gain counts.
+            rating = (gain / cost, gain, move) if cost > 0 else (float("inf"), gain, move)
+            if best is None or rating[:2] > best[:2]:
+                best = rating
+        if best is None:
+            return False
+        self.kept |= set(best[2])
         return True
 
-    def _fill(self) -> None:
-        """Closes gaps whose filling costs less than the casts around them."""
+    def filled(self) -> frozenset[int]:
+        """What is kept, gaps included whose filling costs less than the casts around them."""
+        chosen = self.kept
         for move in list(self._gaps()):
             if not self.kept.issuperset(move) and self._fits(move) and self._cost(move) <= 0:
                 self.kept |= set(move)
+        chosen, self.kept = self.kept, chosen
+        return chosen
 
     def _moves(self) -> Iterator[tuple[int, ...]]:
         """Single units, units with what is missing to spare one of their values, and gaps."""

@@ -3,9 +3,9 @@
 ONNX Runtime's own fp16 on the CPU will not do: it computes neighbouring nodes in float32 and leaves out the casts
 between them, where a GPU rounds what each kernel writes.
 
-One session serves all combinations. A value goes through Cast to 16 bits and back and a Where with a boolean input of
-the model; weights are inputs of the model, given as they are or rounded. So a combination costs one run, and memory
-holds the caller's weights and one rounded copy.
+One session serves all combinations. A value goes through an If on a boolean input of the model, with Casts to 16 bits
+and back in one branch (a Where takes three times as long); weights are inputs of the model, given as they are or
+rounded. So a combination costs one run, and memory holds the caller's weights and one rounded copy.
 """
 
 from __future__ import annotations
@@ -146,23 +146,27 @@ class Simulation:
         return found
 
     def _switch(self, value: ir.Value, indices: Sequence[int], computed: bool) -> list[onnx.NodeProto]:
-        """The nodes that round a value, and one Where for each of its sites."""
+        """The nodes that round a value when they should, one for each of its sites."""
         make = onnx.helper.make_node
-        raw, half, rounded = self._raw[value], self._fresh("half"), self._fresh("rounded")
-        nodes = []
-        source = raw
-        if value in self._plan.saturating and not computed:
-            source = self._fresh("clipped")
-            nodes += self._clip(raw, source)
-        nodes.append(make("Cast", [source], [half], to=int(self._target)))
-        nodes.append(make("Cast", [half], [rounded], to=onnx.TensorProto.FLOAT))
+        raw, nodes = self._raw[value], []
         for index in indices:
             reader = self._sites.all[index].reader
             gate = self._gate_of[index] = self._fresh("gate")
             self._gates.append(gate)
             name = value.name or "" if reader is None else self._fresh("value")
             self._renamed[value, reader] = name
-            nodes.append(make("Where", [gate, rounded, raw], [name]))
+            source, half, rounded, exact = raw, self._fresh("half"), self._fresh("rounded"), self._fresh("exact")
+            steps = []
+            if value in self._plan.saturating and not computed:
+                source = self._fresh("clipped")
+                steps = self._clip(raw, source)
+            steps.append(make("Cast", [source], [half], to=int(self._target)))
+            steps.append(make("Cast", [half], [rounded], to=onnx.TensorProto.FLOAT))
+            branches = {
+                "then_branch": _branch(steps, rounded),
+                "else_branch": _branch([make("Identity", [raw], [exact])], exact),
+            }
+            nodes.append(make("If", [gate], [name], **branches))
         return nodes
 
     def _clip(self, source: str, result: str) -> list[onnx.NodeProto]:
@@ -181,7 +185,9 @@ class Simulation:
             unit = self._sites.unit_of[node]
             for i in places.inputs:
                 value = node.inputs[i]
-                if value is not None and (value, unit) in self._renamed:
+                if value is not None and value in self._raw:  # not rounded for who only moves it
+                    made.input[i] = self._renamed.get((value, unit), self._raw[value])
+                elif value is not None and (value, unit) in self._renamed:
                     made.input[i] = self._renamed[value, unit]
         for i, value in enumerate(node.outputs):
             if value in self._raw and value in results:
@@ -203,6 +209,10 @@ class Simulation:
 
     def _shape_name(self, index: int) -> str:
         return f"{self._prefix}shape_{index}"
+
+
+def _branch(nodes: Sequence[onnx.NodeProto], result: str) -> onnx.GraphProto:
+    return onnx.helper.make_graph(nodes, "branch", [], [onnx.ValueInfoProto(name=result)])
 
 
 def _is_packed(tensor: ir.TensorProtocol | None) -> bool:

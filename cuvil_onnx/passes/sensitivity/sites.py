@@ -9,6 +9,7 @@ import onnx_ir as ir
 
 from cuvil_onnx.passes.precision import narrow
 from cuvil_onnx.passes.precision_plan import FLOAT, SMALL_CONSTANT, Plan
+from cuvil_onnx.passes.sensitivity.moves import Moves
 from cuvil_onnx.rewrite.graph import GraphContext
 
 
@@ -54,6 +55,7 @@ def find_sites(ctx: GraphContext, plan: Plan, target: ir.DataType, swallowed: Co
     """The roundings of ``plan``; values named in ``swallowed`` never leave a fused kernel and are not rounded."""
     units, unit_of = _units(plan, swallowed)
     results = plan.results()
+    moves = Moves(plan, units, unit_of)
     sites: list[Site] = []
     seen: set[ir.Value] = set()
     for index, nodes in enumerate(units):
@@ -61,13 +63,13 @@ def find_sites(ctx: GraphContext, plan: Plan, target: ir.DataType, swallowed: Co
         weights = tuple(v for v in read if ctx.is_constant(v) and _changes(v, target, ctx))
         for value in read:
             if not ctx.is_constant(value) and value not in seen and value not in results:
-                sites += _of_value(value, None, plan, unit_of)
+                sites += _of_value(value, None, plan, unit_of, moves)
                 seen.add(value)
         if weights:
             sites.append(Site(frozenset({index}), weights=weights))
         for value in (v for node in nodes for v in node.outputs):
             if value in results and value.name not in swallowed:
-                sites += _of_value(value, index, plan, unit_of)
+                sites += _of_value(value, index, plan, unit_of, moves)
     return Sites(units, unit_of, tuple(sites))
 
 
@@ -94,8 +96,16 @@ def _units(plan: Plan, swallowed: Collection[str]) -> tuple[tuple[tuple[ir.Node,
     return units, {node: index for index, nodes in enumerate(units) for node in nodes}
 
 
-def _of_value(value: ir.Value, producer: int | None, plan: Plan, unit_of: dict[ir.Node, int]) -> list[Site]:
-    """A value is rounded for a reader unless the reader and the producer are both in float32."""
+def _of_value(
+    value: ir.Value, producer: int | None, plan: Plan, unit_of: dict[ir.Node, int], moves: Moves
+) -> list[Site]:
+    """A value is rounded for a reader unless the reader and the producer are both in float32.
+
+    What only moves numbers rounds none that were rounded before: such roundings count once, where the numbers enter a
+    Concat or reach the first reader that computes, and to spare one the moving units between stay in float32 too.
+    """
+    if producer is not None and moves.joins(producer):
+        return []
     readers: dict[int | None, None] = {}
     if producer is not None and value.is_graph_output():
         readers[None] = None
@@ -105,14 +115,16 @@ def _of_value(value: ir.Value, producer: int | None, plan: Plan, unit_of: dict[i
             readers[unit_of[user]] = None
         elif producer is not None:
             readers[None] = None
+    before = frozenset(() if producer is None else (producer, *moves.before(producer)))
     return [
         Site(
-            frozenset(unit for unit in (producer, reader) if unit is not None),
+            before if reader is None else before | {reader, *moves.behind(reader)},
             value=value,
             producer=producer,
             reader=reader,
         )
         for reader in readers
+        if reader is None or not moves.passes(reader)
     ]
 
 
