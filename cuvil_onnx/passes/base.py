@@ -7,6 +7,7 @@ from collections.abc import Callable
 
 import onnx_ir as ir
 
+from cuvil_onnx.rewrite import walk
 from cuvil_onnx.rewrite.graph import GraphContext
 from cuvil_onnx.rewrite.rule import Exactness
 from cuvil_onnx.rewrite.trace import Trace
@@ -43,5 +44,4 @@ def is_pure(node: ir.Node) -> bool:
     """
     if node.domain not in KNOWN_DOMAINS or node.op_type in RANDOM_OPS or node.op_type == "Dropout":
         return False
-    graphs = (ir.AttributeType.GRAPH, ir.AttributeType.GRAPHS)
-    return not any(attr.type in graphs for attr in node.attributes.values())
+    return not walk.holds_graphs(node)

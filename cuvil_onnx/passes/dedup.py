@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 from typing import Any
 
 import numpy as np
@@ -54,17 +55,17 @@ def _sample(tensor: ir.TensorProtocol) -> bytes:
     if isinstance(tensor, InFile):
         return b"".join(tensor.read(start, 8) for start in _places(tensor.nbytes))
     bits = _bits(tensor)
-    if bits.size <= 8 * SAMPLES:
-        return bits.tobytes()
-    found = b"".join(bits[start : start + 8].tobytes() for start in _places(bits.size))
+    whole = bits.size <= 8 * SAMPLES
+    found = bits.tobytes() if whole else b"".join(bits[start : start + 8].tobytes() for start in _places(bits.size))
     del bits
     _unmap(tensor)
     return found
 
 
-def _places(size: int) -> list[int]:
+@functools.lru_cache(1024)
+def _places(size: int) -> tuple[int, ...]:
     """Where to look into tensors of so many bytes."""
-    return [int(start) for start in np.linspace(0, size - 8, SAMPLES).astype(np.int64)]
+    return tuple(int(start) for start in np.linspace(0, size - 8, SAMPLES).astype(np.int64))
 
 
 def _equal(one: ir.TensorProtocol | None, other: ir.TensorProtocol) -> bool:

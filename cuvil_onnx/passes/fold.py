@@ -83,12 +83,12 @@ def _foldable(ctx: GraphContext) -> list[ir.Node]:
 
 
 def _can_fold(node: ir.Node, members: set[ir.Node], ctx: GraphContext) -> bool:
+    inputs = [v for v in node.inputs if v is not None]
+    for value in inputs:  # first: this is what nearly all nodes fail
+        if value.producer() not in members and not ctx.is_constant(value):
+            return False
     if node.domain or node.op_type in NEVER or not is_pure(node) or not node.outputs:
         return False
-    inputs = [v for v in node.inputs if v is not None]
-    for value in inputs:
-        if not ctx.is_constant(value) and value.producer() not in members:
-            return False
     if not inputs and node.op_type != "ConstantOfShape":
         return False
     if node.op_type == "Round" and math.prod(ctx.static_shape(inputs[0]) or ()) >= ROUNDED_ELEMENTS:

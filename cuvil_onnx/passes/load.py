@@ -19,6 +19,7 @@ from google.protobuf.message import DecodeError  # type: ignore[import-untyped]
 import custom_ops
 from cuvil_onnx.errors import CuvilError, InvalidModelError, ModelLoadError, OptionError, UnsupportedModelError
 from cuvil_onnx.passes import external, in_file
+from cuvil_onnx.passes.held import hold_initializers
 from cuvil_onnx.passes.inner_weights import hoist_weights
 from cuvil_onnx.passes.limits import newest_opset_and_ir
 from cuvil_onnx.passes.normalise import sort_graphs
@@ -185,7 +186,8 @@ def _from_proto(proto: onnx.ModelProto, name: str, files: set[Path], folder: Pat
         raise InvalidModelError(f"{name}: cannot be read: {_cause(error)}") from error
     finally:
         logger.setLevel(level)
-    if folder is not None:
+    hold_initializers(model)
+    if folder is not None and used:
         ir.external_data.set_base_dir(model.graph, str(folder))
     return model
 

@@ -69,8 +69,8 @@ class Serializer:
                 text(_GRAPH_NAME, graph.name or ""),
                 *(field(_GRAPH_INITIALIZER, self._tensor(value)) for value in held),
                 text(_GRAPH_DOC, graph.doc_string or ""),
-                *(field(_GRAPH_INPUT, _message(ir.serde.serialize_value(v))) for v in graph.inputs),
-                *(field(_GRAPH_OUTPUT, _message(ir.serde.serialize_value(v))) for v in graph.outputs),
+                *(field(_GRAPH_INPUT, self._interface(v)) for v in graph.inputs),
+                *(field(_GRAPH_OUTPUT, self._interface(v)) for v in graph.outputs),
                 *(field(_GRAPH_VALUE_INFO, info) for info in infos if info),
                 *(field(_GRAPH_ANNOTATION, a) for v in annotated if v._metadata and (a := _annotation(v))),
                 *_entries(_GRAPH_METADATA, graph.metadata_props if graph._metadata_props else {}),
@@ -140,6 +140,10 @@ class Serializer:
         if known is None:
             known = self._types[key] = field(_INFO_TYPE, _message(ir.serde.serialize_value(value).type))
         return field(_INFO_NAME, name.encode()) + known
+
+    def _interface(self, value: ir.Value) -> bytes:
+        """The ValueInfoProto of an input or output, which is written even when there is nothing to say but its name."""
+        return self.value_info(value) or _message(ir.serde.serialize_value(value))
 
     def _attribute(self, attr: ir.Attr) -> bytes:
         """An AttributeProto."""

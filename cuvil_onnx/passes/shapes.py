@@ -73,13 +73,14 @@ def _infer(
 
     With a ``prefix``, made-up symbols that were not ``given`` get it, to differ from those of other calls.
     """
+    graphs = list(walk_protos(proto.graph))
     if misread:
-        _hide_misread(proto, misread)
-    for stripped in walk_protos(proto.graph):
+        _hide_misread(proto, graphs, misread)
+    for stripped in graphs:
         for info in stripped.output:
             if info.type.HasField("tensor_type"):
                 info.type.tensor_type.ClearField("shape")
-    lengths = _hide_long(proto)
+    lengths = _hide_long(proto, graphs)
     try:
         inferred = onnx.shape_inference.infer_shapes(proto, check_type=False, strict_mode=False, data_prop=True)
     except Exception as error:
@@ -126,20 +127,20 @@ def _is_misread(node: ir.Node, ctx: GraphContext) -> bool:
     )
 
 
-def _hide_misread(proto: onnx.ModelProto, results: set[str | None]) -> None:
+def _hide_misread(proto: onnx.ModelProto, graphs: Sequence[onnx.GraphProto], results: set[str | None]) -> None:
     """Moves the nodes with these results to a domain that inference does not know."""
     proto.opset_import.append(onnx.helper.make_opsetid("cuvil.hidden", 1))
-    for graph in walk_protos(proto.graph):
+    for graph in graphs:
         for node in graph.node:
             if node.op_type == "Split" and results.intersection(node.output):
                 node.domain = "cuvil.hidden"
 
 
-def _hide_long(proto: onnx.ModelProto) -> dict[str, int]:
+def _hide_long(proto: onnx.ModelProto, graphs: Sequence[onnx.GraphProto]) -> dict[str, int]:
     """Puts symbols in place of the lengths of long vectors; returns what they stand for."""
     lengths: dict[str, int] = {}
     taken: frozenset[str] | None = None
-    for graph in walk_protos(proto.graph):
+    for graph in graphs:
         for info in (*graph.input, *graph.value_info):
             dims = info.type.tensor_type.shape.dim
             if len(dims) == 1 and (length := dims[0].dim_value) >= LONG:

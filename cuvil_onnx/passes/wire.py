@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import functools
 
+
+@functools.lru_cache(1 << 14)
 def varint(number: int) -> bytes:
     """A number that is not negative in protobuf's encoding: seven bits a byte, the lowest first."""
     data = bytearray()

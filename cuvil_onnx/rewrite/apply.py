@@ -42,18 +42,20 @@ def check_match(match: Match, ctx: GraphContext) -> Refusal | None:
     return None
 
 
-def late_nodes(match: Match, anchor: Key, ctx: GraphContext) -> list[ir.Node] | Refusal:
+def late_nodes(match: Match, last: ir.Node, ctx: GraphContext) -> list[ir.Node] | Refusal:
     """The nodes that must move behind the replacement because they read an output of the match and stand before it.
 
-    The replacement stands where the last matched node stood (``anchor``). A match with several outputs can have
+    The replacement stands where the ``last`` matched node stood. A match with several outputs can have
     readers before that place. When such a reader leads back into the match, the match is not convex and fusing it
     would close a cycle: a Refusal.
     """
     graph = match.root.graph
     assert graph is not None
     members = set(match.nodes)
+    anchor = ctx.order.key(last)
     late: dict[ir.Node, Key] = {}
-    stack: list[ir.Value] = [v for v in match_outputs(match) if v.producer() in members]
+    # Nothing before the last node reads what that computes.
+    stack = [v for v in match_outputs(match) if v.producer() in members and v.producer() is not last]
     while stack:
         value = stack.pop()
         for reader in walk.each_user(value):
@@ -86,7 +88,7 @@ def apply(match: Match, replacement: Replacement, ctx: GraphContext) -> Refusal 
         )
     last = max(match.nodes, key=ctx.order.key, default=match.root)
     anchor = ctx.order.key(last)
-    late = late_nodes(match, anchor, ctx)
+    late = late_nodes(match, last, ctx)
     if isinstance(late, Refusal):
         detach(replacement.nodes)
         return late
@@ -155,7 +157,7 @@ def substitute(
     untouched = members.union(fresh, created)
     for user, index in old.uses():
         if user not in untouched:
-            user.replace_input_with(index, target)
+            walk.replace_input(user, index, target)
     if is_output:
         owner = old.graph
         assert owner is not None

@@ -65,7 +65,7 @@ class Driver:
     def _sweep(self) -> int:
         fired = 0
         for graph in self._ctx.graphs:
-            self._push(node for node in graph)
+            self._push(graph)
         while self._queue and self._budget > 0:
             node = self._queue.popleft()
             self._queued.discard(node)

@@ -214,7 +214,7 @@ class GraphContext:
         if shape is None:
             tensor = value.const_value
             return None if tensor is None else tuple(int(d) for d in tensor.shape.numpy())
-        return tuple([d if isinstance(d, int) else d.value for d in shape.dims])
+        return tuple([d if isinstance(d, int) else d.value for d in shape])
 
     def static_shape(self, value: ir.Value | None) -> tuple[int, ...] | None:
         """The shape when every dimension is a known number."""
@@ -236,7 +236,7 @@ class GraphContext:
 
     def attr(self, node: ir.Node, name: str, default: Any = None) -> Any:
         """The plain value of an attribute (int, float, str, tuple, tensor, graph), or ``default`` when absent."""
-        attr = node.attributes.get(name)
+        attr = node.attributes.data.get(name)  # of the dict inside, which does not raise to say no
         return default if attr is None or attr.is_ref() else attr.value
 
     # ---- new things ------------------------------------------------------------------------------------------------

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable
+from json.encoder import encode_basestring
 
 import onnx_ir as ir
 
 RULE_KEY = "cuvil.rule"
 FROM_KEY = "cuvil.from"
-
-_ENCODER = json.JSONEncoder(ensure_ascii=False)
 
 
 def origins(nodes: Iterable[ir.Node]) -> tuple[str, ...]:
@@ -34,7 +33,7 @@ def origins(nodes: Iterable[ir.Node]) -> tuple[str, ...]:
 
 def stamp(new_nodes: Iterable[ir.Node], names: Iterable[str], rule: str) -> None:
     """Writes the rule's name and the names of the original nodes on every new node."""
-    text = _ENCODER.encode(list(names))
+    text = f"[{', '.join(map(encode_basestring, names))}]"  # what json.dumps writes, in a fraction of the time
     for node in new_nodes:
         node.metadata_props[RULE_KEY] = rule
         node.metadata_props[FROM_KEY] = text

@@ -19,16 +19,22 @@ def subgraphs(node: ir.Node) -> Iterator[ir.Graph]:
             yield from attr.as_graphs()
 
 
+def holds_graphs(node: ir.Node) -> bool:
+    """Whether any attribute of ``node`` is a graph, or refers to one."""
+    for attr in node.attributes.data.values():  # noqa: SIM110 - asked of every node in every pass: no generator
+        if attr.type is _GRAPH or attr.type is _GRAPHS:
+            return True
+    return False
+
+
 def all_graphs(graph: ir.Graph) -> list[tuple[ir.Graph, ir.Node | None]]:
     """``graph`` and every graph below it, outer before inner, each with the node that holds it."""
     found: list[tuple[ir.Graph, ir.Node | None]] = [(graph, None)]
     i = 0
     while i < len(found):
         for node in found[i][0]:
-            for attr in node.attributes.data.values():
-                if attr.type is _GRAPH or attr.type is _GRAPHS:
-                    found.extend((inner, node) for inner in subgraphs(node))
-                    break
+            if holds_graphs(node):
+                found.extend((inner, node) for inner in subgraphs(node))
         i += 1
     return found
 
@@ -45,6 +51,19 @@ def drop_inputs(node: ir.Node) -> None:
         if value is not None:
             value._remove_usage(node, index)
     node._inputs = ()
+
+
+def replace_input(node: ir.Node, index: int, value: ir.Value) -> None:
+    """``Node.replace_input_with``, which looks at all inputs one by one: a Sum of hundreds gets each of them anew."""
+    if node.device_configurations:
+        node.replace_input_with(index, value)
+        return
+    inputs = node._inputs
+    old = inputs[index]
+    node._inputs = (*inputs[:index], value, *inputs[index + 1 :])
+    if old is not None:
+        old._remove_usage(node, index)
+    value._add_usage(node, index)
 
 
 def use_count(value: ir.Value) -> int:
