@@ -47,8 +47,10 @@ struct AttentionParams {
   bool lengths64 = false;         // they are int64, else int32
   int length_bias = 0;            // added to each of them
   bool offset_by_length = false;  // the last query stands at the last key: offset is length - s
+  bool one_place = false;         // all rows stand at the place of the first: they are heads of one query
   bool sink = false;              // exp(sinks[head]) joins the sum of exponentials
   const void* sinks = nullptr;    // [heads] of dtype; null for 0
+  bool clusters = false;          // the card has thread block clusters (sm_90), which may share the keys of a query
 };
 
 // Largest head_size and v_head_size.

@@ -3,8 +3,15 @@
 // A block owns Bm queries of one head. Its warps form `Split` groups, each of which walks over its own share of the
 // keys in tiles of Bn, keeping a running maximum and sum per query (online softmax), so that scores never leave
 // registers; what the groups found is merged at the end. Each warp of a group owns 16 * Mt queries.
+//
+// Of a single query (decoding), the heads that share keys are the rows of a block, and the blocks of a cluster each
+// take a stretch of the keys: a long cache is read by the whole card ("Flash-Decoding for long-context inference",
+// 2023).
 #pragma once
 
+#include <cooperative_groups.h>
+
+#include "device/launch.cuh"
 #include "kernels/attention_mma_parts.cuh"
 #include "kernels/attention_range.cuh"
 
@@ -18,8 +25,67 @@ cudaError_t launch_attention_bf16(const AttentionParams& p, cudaStream_t stream)
 
 namespace attention_mma {
 
+// Merges the findings of a cluster's blocks and writes them, each block its share of the elements. Called by all
+// threads, with the group's findings in group 0.
+template <typename Tl>
+__device__ __forceinline__ void merge_blocks(const AttentionParams& p, Rows<Tl>& rows, unsigned char* shared,
+                                             typename Tl::T* y, int group, int thread, int block_row, int head,
+                                             float factor) {
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
+  using T = typename Tl::T;
+  constexpr int D = Tl::D, kPitch = D + 4;  // of a row: its outputs, maximum and sum
+  namespace cg = cooperative_groups;
+  const cg::cluster_group cluster = cg::this_cluster();
+  float* const mine = reinterpret_cast<float*>(shared);
+  const int lane = thread % 32, g = lane / 4, q = lane % 4;
+  __syncthreads();  // the groups have been merged: their place is free
+  if (group == 0) {
+#pragma unroll
+    for (int m = 0; m < Tl::Mt; ++m) {
+#pragma unroll
+      for (int h = 0; h < 2; ++h) {
+        float* const row = mine + ((thread / 32 * Tl::Mt + m) * 16 + g + h * 8) * kPitch;
+        const float sum = warp_reduce<4>(rows.sum[m][h], Sum());
+        if (q == 0) row[D] = rows.top[m][h], row[D + 1] = sum;
+#pragma unroll
+        for (int d = 0; d < D / 8; ++d)
+          *reinterpret_cast<float2*>(row + d * 8 + 2 * q) =
+              make_float2(rows.out[m][d][2 * h], rows.out[m][d][2 * h + 1]);
+      }
+    }
+  }
+  cluster.sync();
+  const unsigned ranks = cluster.num_blocks();
+  for (int i = static_cast<int>(cluster.block_rank()) * Tl::kThreads + static_cast<int>(threadIdx.x);
+       i < Tl::Bm * D / 2; i += static_cast<int>(ranks) * Tl::kThreads) {
+    const int local = i / (D / 2), row = block_row + local, col = i % (D / 2) * 2;
+    if (row >= p.s || col >= p.head_size) continue;
+    const auto of = [&](unsigned rank) { return cluster.map_shared_rank(mine, rank) + local * kPitch; };
+    const bool sink = Tl::kFullMask && p.sink;
+    const float sunk = sink ? sink_of<T>(p, p.one_place ? head * p.s + row : head) : -INFINITY;
+    float top = sunk;
+    for (unsigned rank = 0; rank < ranks; ++rank) top = fmaxf(top, of(rank)[D]);
+    const float base = top == -INFINITY ? 0.f : top;
+    float sum = sink ? fast_exp2((sunk - base) * factor) : 0.f;
+    float2 out = make_float2(0, 0);
+    for (unsigned rank = 0; rank < ranks; ++rank) {
+      const float* const part = of(rank);
+      const float scale = fast_exp2((part[D] - base) * factor);
+      const float2 v = *reinterpret_cast<const float2*>(part + col);
+      sum += part[D + 1] * scale, out.x += v.x * scale, out.y += v.y * scale;
+    }
+    const float scale = row_scale(sum, p.masked_rows_zero);
+    *reinterpret_cast<uint32_t*>(y + row * p.y_strides.row + col) = pack_pair<T>(out.x * scale, out.y * scale);
+  }
+  cluster.sync();  // a block that left would take its findings away from the others
+#else
+  __trap();  // the host lets no blocks share keys on these cards
+#endif
+}
+
 template <typename Tl>
 __global__ void __launch_bounds__(Tl::kThreads) attention_kernel(const AttentionParams p) {
+  if constexpr (Tl::Shared) wait_for_predecessor();
   using T = typename Tl::T;
   constexpr int Mt = Tl::Mt, Bn = Tl::Bn, D = Tl::D, kRow = Tl::kRow;
   constexpr float kLog2e = 1.4426950408889634f;
@@ -41,7 +107,13 @@ __global__ void __launch_bounds__(Tl::kThreads) attention_kernel(const Attention
 
   // Keys that some query of this block sees.
   const KeyRange range = key_range(p, batch);
-  const int begin = range.begin(block_row) / Bn * Bn, end = range.end(min(block_row + Tl::Bm, p.s) - 1);
+  int begin = range.begin(block_row) / Bn * Bn, end = range.end(min(block_row + Tl::Bm, p.s) - 1);
+  if constexpr (Tl::Shared) {
+    constexpr int kStep = Bn * Tl::Split;
+    const int steps = max(0, end - begin + kStep - 1) / kStep, rank = blockIdx.z, ranks = gridDim.z;
+    end = min(end, begin + steps * (rank + 1) / ranks * kStep);
+    begin += steps * rank / ranks * kStep;
+  }
   const int buffers = Tl::buffers(p), group_bytes = buffers * Tl::kBufferBytes;
   T* keys = reinterpret_cast<T*>(shared + group * group_bytes);
   T* values = keys + buffers * Tl::kTileElements;
@@ -214,8 +286,9 @@ __global__ void __launch_bounds__(Tl::kThreads) attention_kernel(const Attention
 
   wait_copies<0>();  // of blocks without keys
   if constexpr (Tl::Split > 1) merge_groups(rows, shared, group_bytes, group, thread, factor);
-  if (group > 0) return;
   T* y = static_cast<T*>(p.y) + batch * p.y_strides.batch + head * p.y_strides.head;
+  if constexpr (Tl::Shared) return merge_blocks(p, rows, shared, y, group, thread, block_row, head, factor);
+  if (group > 0) return;
 #pragma unroll
   for (int m = 0; m < Mt; ++m) {
 #pragma unroll
@@ -224,7 +297,7 @@ __global__ void __launch_bounds__(Tl::kThreads) attention_kernel(const Attention
       rows.sum[m][h] = warp_reduce<4>(rows.sum[m][h], Sum());
       if constexpr (Tl::kFullMask) {
         if (p.sink) {
-          const float sink = sink_of<T>(p, head);
+          const float sink = sink_of<T>(p, p.one_place ? head * p.s + row : head);
           const float base = rows.raise(m, h, sink, factor);
           rows.sum[m][h] += fast_exp2((sink - base) * factor);
         }
@@ -242,8 +315,11 @@ __global__ void __launch_bounds__(Tl::kThreads) attention_kernel(const Attention
   }
 }
 
+constexpr int kMaxSharingBlocks = 16;  // above 8, clusters are not portable: sm_90 has them
+
+// `ranks`: blocks that share a head's keys.
 template <typename Tl>
-cudaError_t launch_tile(const AttentionParams& p, cudaStream_t stream) {
+cudaError_t launch_tile(const AttentionParams& p, cudaStream_t stream, int ranks = 1) {
   const int bytes = Tl::shared_bytes(p);
   if (bytes > 48 * 1024) {
     const cudaError_t code =
@@ -252,8 +328,34 @@ cudaError_t launch_tile(const AttentionParams& p, cudaStream_t stream) {
   }
   const int64_t blocks = int64_t{p.batch} * p.heads * ((p.s + Tl::Bm - 1) / Tl::Bm);
   if (blocks > INT32_MAX) return cudaErrorInvalidValue;
-  attention_kernel<Tl><<<static_cast<unsigned>(blocks), Tl::kThreads, static_cast<size_t>(bytes), stream>>>(p);
+  if constexpr (Tl::Shared) {
+    const cudaError_t code =
+        cudaFuncSetAttribute(attention_kernel<Tl>, cudaFuncAttributeNonPortableClusterSizeAllowed, 1);
+    if (code != cudaSuccess) return code;
+    const dim3 grid(static_cast<unsigned>(blocks), 1, static_cast<unsigned>(ranks));
+    launch_early_cluster(attention_kernel<Tl>, grid, Tl::kThreads, static_cast<size_t>(bytes), grid.z, stream, p);
+  } else {
+    attention_kernel<Tl><<<static_cast<unsigned>(blocks), Tl::kThreads, static_cast<size_t>(bytes), stream>>>(p);
+  }
   return cudaGetLastError();
+}
+
+// A single query: neighbouring heads that share keys become the rows of one.
+inline AttentionParams folded(AttentionParams p) {
+  const int group = p.heads / p.kv_heads;
+  p.s = group, p.heads = p.kv_heads, p.one_place = true;
+  for (HeadStrides* s : {&p.q_strides, &p.y_strides}) s->row = s->head, s->head *= group;
+  p.mask_strides[2] = p.mask_strides[1], p.mask_strides[1] *= group;
+  return p;
+}
+
+// Blocks that share the keys of a folded query: more where they leave the card idle and each still has `keys`.
+inline int sharing_blocks(const AttentionParams& p, int rows, int keys) {
+  constexpr int64_t kBlocks = 264;
+  const int64_t blocks = int64_t{p.batch} * p.heads * ((p.s + rows - 1) / rows);
+  int ranks = 1;
+  while (ranks < kMaxSharingBlocks && blocks * ranks * 2 <= kBlocks && p.t > ranks * keys) ranks *= 2;
+  return ranks;
 }
 
 // Measured on an H200. Many queries in all: 32 a warp, so that each operand fetched from shared memory serves two
@@ -261,6 +363,13 @@ cudaError_t launch_tile(const AttentionParams& p, cudaStream_t stream) {
 template <typename T, int D, typename Mask>
 cudaError_t launch_sized(const AttentionParams& p, cudaStream_t stream) {
   const auto blocks_of = [&](int rows) { return int64_t{p.batch} * p.heads * ((p.s + rows - 1) / rows); };
+  if (p.one_place) {  // few rows: all warps share the keys
+    // Small buffers, so that clusters find room: those of large ones had to wait for each other.
+    using Few = Tile<T, D, 1, 1, 16, 4, Mask, true>;
+    const int ranks = p.clusters ? sharing_blocks(p, Few::Bm, 2 * Few::Bn * Few::Split) : 1;
+    if (ranks > 1) return launch_tile<Few>(p, stream, ranks);
+    return launch_tile<Tile<T, D, 1, 1, 32, 4, Mask>>(p, stream);
+  }
   // A full mask's elements need the registers that these tiles give to more queries.
   constexpr bool kFull = !std::is_same_v<Mask, NoMask> && !std::is_same_v<Mask, KeyMask>;
   if constexpr (D <= 64 && !kFull) {
@@ -283,7 +392,8 @@ cudaError_t launch_masked(const AttentionParams& p, cudaStream_t stream) {
 }
 
 template <typename T>
-cudaError_t launch(const AttentionParams& p, cudaStream_t stream) {
+cudaError_t launch(const AttentionParams& given, cudaStream_t stream) {
+  const AttentionParams p = given.s == 1 ? folded(given) : given;
   const bool plain = p.softcap <= 0 && !p.sink;
   if (!p.mask && p.scale > 0 && plain) return launch_masked<T, NoMask>(p, stream);
   if (p.mask && p.mask_strides[2] == 0 && plain) return launch_masked<T, KeyMask>(p, stream);

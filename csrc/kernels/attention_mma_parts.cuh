@@ -31,9 +31,11 @@ struct ElementOf<FullMask<E>> {
   using type = E;
 };
 
-template <typename T_, int D_, int Warps_, int Mt_, int Bn_, int Split_, typename Mask_>
+// Shared: the blocks of a cluster may share a head's keys.
+template <typename T_, int D_, int Warps_, int Mt_, int Bn_, int Split_, typename Mask_, bool Shared_ = false>
 struct Tile {
   using T = T_;
+  static constexpr bool Shared = Shared_;
   static constexpr int D = D_;  // head size rounded up; the rest is zeros
   static constexpr int Mt = Mt_, Bn = Bn_, Split = Split_;
   static constexpr bool kNoMask = std::is_same_v<Mask_, NoMask>, kKeyMask = std::is_same_v<Mask_, KeyMask>;
@@ -50,6 +52,7 @@ struct Tile {
   static_assert(!kKeyMask || kGroup >= Bn, "a thread fetches one key's mask");
   static_assert(Split == 1 || kBufferBytes >= kGroup * kResults * sizeof(float),
                 "a group's results take the place of its operands");
+  static_assert(!Shared || kBufferBytes * Split >= Bm * (D + 4) * sizeof(float), "a block's too");
 
   // Two buffers when there is a second step.
   __host__ __device__ static int buffers(const AttentionParams& p) { return p.t > Bn * Split ? 2 : 1; }

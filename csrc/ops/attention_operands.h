@@ -54,6 +54,7 @@ inline void run_attention(OpContext& ctx, AttentionParams& p, const Tensor& y) {
     CUVIL_CUDA(cudaMemsetAsync(y.data, 0, y.bytes(), ctx.stream()));
     return;
   }
+  p.clusters = ctx.device().sm >= 90;
   CUVIL_CUDA(launch_attention(p, ctx.stream()));
 }
 
