@@ -110,6 +110,11 @@ class Body:
         """Reshape to constant dimensions; 0 keeps one, -1 takes the rest."""
         return self.op("Reshape", x, self.constant(shape, ir.DataType.INT64))
 
+    def filled(self, shape: ir.Value, number: float, dtype: ir.DataType) -> ir.Value:
+        """A tensor of that shape with one number everywhere; needs opset 9."""
+        value = ir.Attr("value", ir.AttributeType.TENSOR, ir.Tensor(np.asarray([number], dtype.numpy())))
+        return self.op("ConstantOfShape", shape, value=value)
+
     def activation(self, name: str, params: Sequence[float], x: ir.Value, dtype: ir.DataType) -> ir.Value:
         """`name` applied to `x` of type `dtype`; "" is the identity."""
         return activations.write(self, name, params, x, dtype)

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Sequence
-from dataclasses import dataclass
+from collections.abc import Hashable, Mapping, Sequence
+from dataclasses import dataclass, field
 
 import onnx_ir as ir
 
@@ -21,10 +21,19 @@ _PLAIN = frozenset(
 
 @dataclass(frozen=True)
 class Region:
-    """The nodes that a Pointwise node replaces, in topological order, and those of their values that it provides."""
+    """What a Pointwise node replaces.
+
+    Attributes:
+        nodes: in topological order.
+        outputs: those of their values that the node provides.
+        normalized: pairs Add(Mul(x, k), c) that were a BatchNormalization, as {Add: (Mul, x, k, c)}. `x` is [N, C, ...]
+            and at least 3-D, `k` and `c` have one number a channel, and nothing else reads the product. The body says
+            BatchNormalization again, which CPUs run in one pass instead of two; the program is the same.
+    """
 
     nodes: Sequence[ir.Node]
     outputs: Sequence[ir.Value]
+    normalized: Mapping[ir.Node, tuple[ir.Node, ir.Value, ir.Value, ir.Value]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -68,13 +77,18 @@ def write(
     operands: dict[ir.Value, Operand] = {
         value: program.load(index, _dtype(value)) for index, value in enumerate(inputs)
     }
+    products = {product for product, *_ in region.normalized.values()}
     for node in region.nodes:
         for value in node.inputs:
             if value is not None and value not in operands:
                 operands[value], mapped[value] = _scalar(program, body, value)
         result = compile_node(program, node, [None if v is None else operands[v] for v in node.inputs])
         operands[node.outputs[0]] = result
-        mapped[node.outputs[0]] = _copy(body, node, [None if v is None else mapped[v] for v in node.inputs], result)
+        if node in region.normalized:
+            x, scale, shift = (mapped[v] for v in region.normalized[node][1:])
+            mapped[node.outputs[0]] = _normalization(body, x, scale, shift, result)
+        elif node not in products:
+            mapped[node.outputs[0]] = _copy(body, node, [None if v is None else mapped[v] for v in node.inputs], result)
     results = [operands[v] for v in region.outputs]
     return Written(
         program.instructions,
@@ -93,7 +107,7 @@ def signature(
     places: dict[ir.Value, int] = {value: index for index, value in enumerate(inputs)}
     parts: list[Hashable] = [opset, dtype, tuple(_dtype(value) for value in inputs)]
     for node in region.nodes:
-        parts += (node.domain, node.op_type, len(node.inputs))
+        parts += (node.domain, node.op_type, len(node.inputs), node in region.normalized)
         for value in node.inputs:
             place = -1 if value is None else places.get(value)
             if place is None:
@@ -129,6 +143,14 @@ def _copy(body: Body, node: ir.Node, inputs: Sequence[ir.Value | None], result: 
     output = ir.val(f"v{len(body.nodes)}")
     body.nodes.append(ir.Node(node.domain, node.op_type, inputs, list(node.attributes.values()), outputs=[output]))
     return output
+
+
+def _normalization(body: Body, x: ir.Value, scale: ir.Value, shift: ir.Value, result: Operand) -> ir.Value:
+    """Appends x * scale + shift as a BatchNormalization with mean 0, variance 1 and no epsilon."""
+    scale, shift = (body.reshape(v, [-1]) for v in (scale, shift))
+    channels = body.op("Shape", scale)
+    mean, variance = (body.filled(channels, number, result.dtype) for number in (0.0, 1.0))
+    return body.op("BatchNormalization", x, scale, shift, mean, variance, epsilon=0.0)
 
 
 def _scalar(program: Program, body: Body, value: ir.Value) -> tuple[Operand, ir.Value]:

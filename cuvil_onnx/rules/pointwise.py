@@ -15,6 +15,7 @@ from custom_ops.program import elementwise_ops
 from cuvil_onnx.rewrite.graph import GraphContext
 from cuvil_onnx.rewrite.rule import Exactness, Match, Phase, Refusal, Replacement, Rule
 from cuvil_onnx.rules._common import name_node
+from cuvil_onnx.rules._normalized import normalizations
 from cuvil_onnx.rules._region import Region, grow
 from cuvil_onnx.rules._region_facts import Facts
 
@@ -42,7 +43,7 @@ class Pointwise(Rule):
     def rewrite(self, match: Match, ctx: GraphContext) -> Replacement | Refusal:
         region: Region = match.attrs["region"]
         dtype = ctx.dtype(match.outputs[0])
-        body = custom_ops.Region(region.nodes, match.outputs)
+        body = custom_ops.Region(region.nodes, match.outputs, normalizations(region, ctx))
         node, function = custom_ops.make(
             "Pointwise",
             region.inputs,
