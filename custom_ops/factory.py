@@ -12,7 +12,7 @@ from custom_ops import region as regions
 from custom_ops.body import Body
 from custom_ops.region import Region
 from custom_ops.registry import get
-from custom_ops.spec import DOMAIN, VERSION, Attribute, Call, Inferred, OpError, OpSpec
+from custom_ops.spec import DOMAIN, VERSION, Call, Inferred, OpError, OpSpec
 
 _INT, _FLOAT, _STRING = ir.AttributeType.INT, ir.AttributeType.FLOAT, ir.AttributeType.STRING
 _INTS, _FLOATS, _STRINGS = ir.AttributeType.INTS, ir.AttributeType.FLOATS, ir.AttributeType.STRINGS
@@ -57,12 +57,13 @@ def make(
     call = Call(op, tuple(values), num_outputs, _complete(spec, attrs), opset, dtype)
     _check(spec, call)
     key = _signature(call)
-    function = None if cache is None else cache.get(key)
-    if function is None:
-        function = _write(spec, call)
+    known = None if cache is None else cache.get(key)
+    if known is None:
+        known = _attributes(spec, call.attrs), _write(spec, call)
         if cache is not None:
-            cache[key] = function
-    return _node(spec, call, function, spec.infer(call)), function
+            cache[key] = known
+    attributes, function = known
+    return _node(call, attributes, function, spec.infer(call)), function
 
 
 def retype(node: ir.Node, attrs: Mapping[str, Any], *, opset: int, dtype: ir.DataType) -> tuple[ir.Node, ir.Function]:
@@ -101,7 +102,7 @@ def _write(spec: OpSpec, call: Call) -> ir.Function:
 
 def _signature(call: Call) -> Hashable:
     """Calls with equal signatures have equal functions: a body sees nothing else of a call."""
-    inputs = tuple(None if v is None else (v.dtype, None if v.shape is None else str(v.shape)) for v in call.inputs)
+    inputs = tuple(None if v is None else (v.dtype, None if v.shape is None else v.shape.dims) for v in call.inputs)
     attrs = tuple((name, repr(value)) for name, value in call.attrs.items())  # as text: 0.0 is not -0.0
     return ("custom_ops", call.op, inputs, call.num_outputs, attrs, call.opset, call.dtype)
 
@@ -125,15 +126,15 @@ def _make_pointwise(
         attrs = _complete(spec, {"program": written.program, "outputs": written.outputs})
         _check(spec, Call(spec.name, tuple(values), len(region.outputs), attrs, opset, dtype))
         function = _function(spec, written.body, formals, written.results, opset, written.domains)
-        known = attrs, written.dtypes, function
+        known = attrs, _attributes(spec, attrs), written.dtypes, function
         if cache is not None and key is not None:
             cache["custom_ops", key] = known
-    attrs, dtypes, function = known
+    attrs, attributes, dtypes, function = known
     call = Call(spec.name, tuple(values), len(region.outputs), attrs, opset, dtype)
     shapes = [value.shape for value in region.outputs]
-    if None in shapes:
+    if any(shape is None for shape in shapes):
         shapes = [old or new for old, (_, new) in zip(shapes, spec.infer(call), strict=True)]
-    return _node(spec, call, function, list(zip(dtypes, shapes, strict=True))), function
+    return _node(call, attributes, function, list(zip(dtypes, shapes, strict=True))), function
 
 
 def _formals(spec: OpSpec, inputs: Sequence[ir.Value | None]) -> list[ir.Value]:
@@ -214,9 +215,8 @@ def _function(
     return function
 
 
-def _node(spec: OpSpec, call: Call, function: ir.Function, inferred: Sequence[Inferred]) -> ir.Node:
-    attributes = [_attribute(a, call.attrs[a.name]) for a in spec.attributes]
-    node = ir.Node(DOMAIN, spec.name, call.inputs, attributes, overload=function.overload, num_outputs=call.num_outputs)
+def _node(call: Call, attributes: Sequence[ir.Attr], function: ir.Function, inferred: Sequence[Inferred]) -> ir.Node:
+    node = ir.Node(DOMAIN, call.op, call.inputs, attributes, overload=function.overload, num_outputs=call.num_outputs)
     for value, (dtype, shape) in zip(node.outputs, inferred, strict=True):
         if dtype is not None:
             value.type = ir.TensorType(dtype)
@@ -224,5 +224,6 @@ def _node(spec: OpSpec, call: Call, function: ir.Function, inferred: Sequence[In
     return node
 
 
-def _attribute(attribute: Attribute, value: Any) -> ir.Attr:
-    return ir.Attr(attribute.name, attribute.type, value)
+def _attributes(spec: OpSpec, values: Mapping[str, Any]) -> list[ir.Attr]:
+    """The attributes of a node; equal nodes share them, since they never change."""
+    return [ir.Attr(a.name, a.type, values[a.name]) for a in spec.attributes]

@@ -77,7 +77,7 @@ class Region:
         return True
 
     def neighbours(self) -> list[ir.Node]:
-        """The nodes of the same graph next to the region: producers of inputs, then readers of outputs."""
+        """The elementwise nodes of the same graph next to it: producers of inputs, then readers of outputs."""
         graph = self.nodes[0].graph
         found: dict[ir.Node, None] = {}
         for value in self.inputs:
@@ -87,7 +87,7 @@ class Region:
         for value in self.outputs:
             if walk.use_count(value) <= MAX_READERS:
                 found.update(dict.fromkeys(self._facts.readers(value)))
-        return [n for n in found if n not in self.members and n.graph is graph]
+        return [n for n in found if n not in self.members and n.graph is graph and self._facts.cost(n)]
 
     def _commit(self, node: ir.Node, reads: dict[ir.Value, tuple[Place, int]], left: dict[ir.Value, int]) -> None:
         key = self._facts.key(node)
@@ -208,22 +208,23 @@ class Region:
 def grow(root: ir.Node, facts: Facts) -> Region:
     """The region around `root`, extended one neighbour at a time for as long as one kernel can compute it."""
     region = Region(root, facts)
-    rejected: set[ir.Node] = set()
-    grown = True
-    while grown:
-        # What did not fit before may fit now, such as the other arm of a diamond: one more round after each that grew.
-        grown = False
-        rejected.clear()
+    rejected: dict[ir.Node, int] = {}  # and how large the region was then
+    while True:
         while _extend(region, rejected):
-            grown = True
-    return region
+            pass
+        # What did not fit before may fit now, such as the other arm of a diamond: it gets one more chance.
+        size = len(region.nodes)
+        left = {node: then for node, then in rejected.items() if then == size}
+        if len(left) == len(rejected):
+            return region
+        rejected = left
 
 
-def _extend(region: Region, rejected: set[ir.Node]) -> bool:
+def _extend(region: Region, rejected: dict[ir.Node, int]) -> bool:
     """Adds one neighbour; False when none fits."""
     for node in region.neighbours():
         if node not in rejected:
             if region.take(node):
                 return True
-            rejected.add(node)
+            rejected[node] = len(region.nodes)
     return False

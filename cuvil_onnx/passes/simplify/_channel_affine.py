@@ -57,7 +57,16 @@ def linear(node: ir.Node, ctx: GraphContext) -> Linear | Refusal | None:
     return Linear(node, channels, weight, bias)
 
 
-def fold(source: Linear, k: Array, c: Array, ctx: GraphContext) -> tuple[Array, Array] | Refusal:
+@dataclasses.dataclass(eq=False)
+class Folded:
+    """The new constants of a linear node; ``values`` are the initializers that hold them, once there are any."""
+
+    weight: Array
+    bias: Array
+    values: tuple[ir.Value, ...] = ()
+
+
+def fold(source: Linear, k: Array, c: Array, ctx: GraphContext) -> Folded | Refusal:
     """Weight and bias of k * source + c, computed in double precision and rounded once.
 
     Refuses when a constant would become infinite or NaN: 0 * inf in a weight is NaN where the plain graph has none.
@@ -84,16 +93,17 @@ def fold(source: Linear, k: Array, c: Array, ctx: GraphContext) -> tuple[Array, 
             return Refusal("the folded constants overflow", node)
     else:
         return Refusal("the constants are not finite", node)
-    return new_weight, new_bias
+    return Folded(new_weight, new_bias)
 
 
-def build(source: Linear, weight: Array, bias: Array, ctx: GraphContext, like: ir.Value) -> ir.Node:
+def build(node: ir.Node, folded: Folded, ctx: GraphContext, like: ir.Value) -> ir.Node:
     """The node with new constants (the old ones may be shared and stay as they are)."""
-    node = source.node
     attrs: dict[str, Any] = {name: attr.value for name, attr in node.attributes.items()}
     if node.op_type == "Gemm":
         attrs["beta"] = 1.0
     weight_value = node.inputs[1]
     hint = weight_value.name if weight_value is not None and weight_value.name else "weight"
-    new_inputs = [node.inputs[0], ctx.initializer(weight, f"{hint}_folded"), ctx.initializer(bias, f"{hint}_bias")]
-    return ctx.node(node.op_type, new_inputs, attrs, like=like, name=node.name or None)
+    if not folded.values or any(v.graph is not ctx.model.graph for v in folded.values):
+        weight, bias = ctx.initializer(folded.weight, f"{hint}_folded"), ctx.initializer(folded.bias, f"{hint}_bias")
+        folded.values = weight, bias
+    return ctx.node(node.op_type, [node.inputs[0], *folded.values], attrs, like=like, name=node.name or None)

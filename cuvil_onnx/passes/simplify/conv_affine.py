@@ -47,12 +47,11 @@ class ConvAffine(Rule):
             folded = _fold(node.op_type, source, number, ctx)
             if isinstance(folded, Refusal):
                 return folded
-            return Match(node, (node, layer), attrs={"source": source, "new": folded})
+            return Match(node, (node, layer), attrs={"layer": layer, "new": folded})
         return None
 
     def rewrite(self, match: Match, ctx: GraphContext) -> Replacement | Refusal:
-        weight, bias = match.attrs["new"]
-        layer = affine.build(match.attrs["source"], weight, bias, ctx, match.root.outputs[0])
+        layer = affine.build(match.attrs["layer"], match.attrs["new"], ctx, match.root.outputs[0])
         return Replacement((layer,), layer.outputs)
 
 
@@ -71,7 +70,7 @@ def _per_channel(const: npt.NDArray[Any] | None, source: affine.Linear) -> npt.N
 
 def _fold(
     op_type: str, source: affine.Linear, number: npt.NDArray[np.float64], ctx: GraphContext
-) -> tuple[npt.NDArray[Any], npt.NDArray[Any]] | Refusal:
+) -> affine.Folded | Refusal:
     one, zero = np.ones_like(number), np.zeros_like(number)
     if op_type == "Add":
         return affine.fold(source, one, number, ctx)
