@@ -62,7 +62,7 @@ CHECK_WORK, SEARCH_WORK = 5e10, 4e11
 """Limits of the first measurement (whose first set always runs) and of the search, in operations of the runs: some
 seconds each on two CPU cores. Counted and not timed, so that the result does not depend on the speed of the machine."""
 
-PATIENCE = 30.0
+PATIENCE = 90.0
 """Seconds after which the search ends all the same, on a machine that is much slower."""
 
 MAX_SITES = 4000
@@ -200,13 +200,14 @@ class _Search:
         return max(found.relative / (target * share), found.undecided / target)
 
     def _contributions(self) -> dict[int, float]:
-        """The squares of all sites, over all sets when the limit allows for that, else over the worst one."""
+        """The squares of all sites: over all sets where runs are cheap, else over the two worst ones, or the worst."""
         everything = range(len(self._sites.all))
         work = self._experiment.work
         chosen: Sequence[int] = range(len(work))
-        if 2 * len(everything) * sum(work) > SEARCH_WORK and len(work) > 1:
-            worst = max(chosen, key=lambda k: self._experiment.deviation(everything, [k]).square)
-            chosen = [worst]
+        for limit, most in ((CHECK_WORK, 2), (SEARCH_WORK, 1)):
+            if 2 * len(everything) * sum(work[k] for k in chosen) > limit and len(chosen) > most:
+                alone = {k: self._experiment.deviation(everything, [k]) for k in chosen}
+                chosen = sorted(chosen, key=lambda k: (-self._excess(alone[k], self._margin), k))[:most]
         runs = int(SEARCH_WORK / sum(work[k] for k in chosen))
 
         def measure(group: Sequence[int]) -> float:
