@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import pickle
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -41,6 +41,7 @@ class Observation:
         xp: numpy or cupy, where statistics are wanted.
         folder: where to keep what a later run needs to go on from here; None: nowhere.
         key: what that must agree on: the model, the samples and the options. Another one's state is not taken up.
+        compare: also run the model with the weights that it has now, for the drift of each site.
 
     Attributes:
         done: how many sites an earlier run finished; iteration starts after them, and whatever was decided from them
@@ -57,6 +58,7 @@ class Observation:
         folder: Path | None = None,
         key: str = "",
         providers: Sequence[str] | None = None,
+        compare: bool = False,
     ) -> None:
         if not feeds:
             raise OptionError("there is no calibration sample")
@@ -68,11 +70,16 @@ class Observation:
         self._saved = time.monotonic()
         self.done = 0
         self._live: list[dict[str, Any]] = []
+        self._exact: list[dict[str, Any]] | None = None  # the same of the model with its first weights
+        self._first_inputs = (
+            {node: tuple(node.inputs) for segment in self._plan for node in segment.nodes} if compare else {}
+        )
         state = self._load()
         if state is None:
             self._live = [self._first(feed) for feed in feeds]
+            self._exact = [dict(sample) for sample in self._live] if compare else None
         else:
-            self.done, self._live = state
+            self.done, self._live, self._exact = state
 
     @property
     def sites(self) -> list[ir.Value]:
@@ -91,31 +98,31 @@ class Observation:
         if self._file is None:
             return
         try:
-            live = [{name: value.numpy() for name, value in sample.items()} for sample in self._live]
+            live, exact = _arrays(self._live), None if self._exact is None else _arrays(self._exact)
         except Exception:  # numpy has no bfloat16, and sequences are no arrays: such models start over
             self._file = None
             return
         self._file.parent.mkdir(parents=True, exist_ok=True)
         temporary = self._file.with_suffix(f".{os.getpid()}")
         with temporary.open("wb") as file:
-            pickle.dump((self._key, self.done, live), file, protocol=pickle.HIGHEST_PROTOCOL)
+            pickle.dump((self._key, self.done, live, exact), file, protocol=pickle.HIGHEST_PROTOCOL)
         temporary.replace(self._file)
         self._saved = time.monotonic()
 
-    def _load(self) -> tuple[int, list[dict[str, Any]]] | None:
+    def _load(self) -> tuple[int, list[dict[str, Any]], list[dict[str, Any]] | None] | None:
         if self._file is None or not self._file.is_file():
             return None
-        import onnxruntime
-
         try:
             with self._file.open("rb") as file:
-                key, done, live = _Arrays(file).load()
+                key, done, live, exact = _Arrays(file).load()
             if key != self._key:
                 return None
-            values = onnxruntime.OrtValue.ortvalue_from_numpy
-            return int(done), [{name: values(array) for name, array in sample.items()} for sample in live]
-        except (OSError, ValueError, TypeError, EOFError, pickle.UnpicklingError):
-            return None  # of another version, or cut short: start over
+            return int(done), _values(live), None if exact is None else _values(exact)
+        except Exception as error:  # unpickling what is no pickle raises whatever its bytes happen to ask for
+            raise CuvilError(
+                f"{self._file} is not what an interrupted quantization by this version left there ({error}): "
+                "remove that folder to start over"
+            ) from None
 
     def _first(self, feed: Feeds) -> dict[str, Any]:
         """The graph inputs that the pieces read, as ONNX Runtime's values."""
@@ -140,6 +147,35 @@ class Observation:
 
     def _advance(self, segment: segments.Segment) -> Statistics:
         """Runs one piece over all samples, keeps its results, forgets what no later piece reads."""
+        run = self._runner(segment)
+        exact = self._live if self._exact is None else self._exact
+        run_exact = None if self._exact is None else self._exact_runner(segment)
+        statistics: Statistics | None = None
+        comparable = True
+        for sample, first in zip(self._live, exact, strict=True):
+            site = run(sample)
+            wanted = None if run_exact is None else run_exact(first)
+            # Where values decide on shapes (tokens sent to experts) rows do not correspond.
+            comparable &= wanted is None or wanted.shape == site.shape
+            if statistics is None:
+                statistics = Statistics.empty(site.shape[-1], self._xp)
+            statistics.add(site, wanted if comparable else None)
+        assert statistics is not None
+        if not comparable:
+            statistics.drifts = None
+        return statistics
+
+    def _exact_runner(self, segment: segments.Segment) -> Callable[[dict[str, Any]], Array]:
+        """As :meth:`_runner`, with the weights that the model had at first."""
+        now = {node: tuple(node.inputs) for node in segment.nodes}
+        _set_inputs(self._first_inputs, segment.nodes)
+        try:
+            return self._runner(segment)
+        finally:
+            _set_inputs(now, segment.nodes)
+
+    def _runner(self, segment: segments.Segment) -> Callable[[dict[str, Any]], Array]:
+        """A function that runs the piece on a sample, which gets its results, and gives the site's value."""
         import onnxruntime
 
         first = self._live[0]
@@ -157,22 +193,27 @@ class Observation:
             raise CuvilError(f"{where}: ONNX Runtime cannot load this part of the model: {error}") from error
         weights = {v.name: _ort_value(v.const_value) for v in fed if v.const_value is not None}
         names = [output.name for output in session.get_outputs()]
-        statistics: Statistics | None = None
-        for sample in self._live:
+
+        def run(sample: dict[str, Any]) -> Array:
             inputs = {value.name: sample[value.name or ""] for value in segment.inputs} | weights
             try:
                 results = session.run_with_ort_values(names, inputs)
             except Exception as error:
                 raise CuvilError(f"{where}: this part of the model does not run: {error}") from error
-            site = results[0].numpy()
-            if statistics is None:
-                statistics = Statistics.empty(site.shape[-1], self._xp)
-            statistics.add(site)
             sample.update(zip(names[1:], results[1:], strict=True))
             for value in segment.last_used:
                 sample.pop(value.name or "", None)
-        assert statistics is not None
-        return statistics
+            site: Array = results[0].numpy()
+            return site
+
+        return run
+
+
+def _set_inputs(inputs: Mapping[ir.Node, Sequence[ir.Value | None]], nodes: Sequence[ir.Node]) -> None:
+    for node in nodes:
+        for index, value in enumerate(inputs[node]):
+            if node.inputs[index] is not value:
+                node.replace_input_with(index, value)
 
 
 def _available() -> list[str]:
@@ -180,6 +221,17 @@ def _available() -> list[str]:
 
     present = onnxruntime.get_available_providers()
     return [name for name in PROVIDERS if name in present]
+
+
+def _arrays(samples: Sequence[Mapping[str, Any]]) -> list[dict[str, Array]]:
+    return [{name: value.numpy() for name, value in sample.items()} for sample in samples]
+
+
+def _values(samples: Sequence[Mapping[str, Array]]) -> list[dict[str, Any]]:
+    import onnxruntime
+
+    make = onnxruntime.OrtValue.ortvalue_from_numpy
+    return [{name: make(array) for name, array in sample.items()} for sample in samples]
 
 
 def _ort_value(tensor: ir.TensorProtocol) -> Any:

@@ -56,19 +56,21 @@ class Samples:
         """The scheme, keeping its results where there is a folder."""
         return scheme if self._journal is None else Resumable(scheme, self._journal)
 
-    def observe(self, model: ir.Model, sites: Sequence[ir.Value]) -> Iterator[tuple[ir.Value, InputStatistics]]:
+    def observe(
+        self, model: ir.Model, sites: Sequence[ir.Value], *, compare: bool = False
+    ) -> Iterator[tuple[ir.Value, InputStatistics]]:
         """See ``driver.Calibration``."""
         feeds, journal, key = self.for_model(model), self._journal, ""
         if journal is not None:
-            key = fingerprint(model, feeds, sites)
+            key = fingerprint(model, feeds, sites, compare)
             journal.open(key)
-        seen = Observation(model, sites, feeds, folder=self.folder, key=key, providers=self.providers)
+        seen = Observation(model, sites, feeds, folder=self.folder, key=key, providers=self.providers, compare=compare)
         if journal is not None:
             yield from finished(seen.sites[: seen.done], journal)
         for site, statistics in seen:
             self.rows_seen = statistics.rows
             if journal is not None:
-                note(site, statistics.magnitude.size, journal)
+                note(site, statistics.magnitude.size, statistics.skipped, journal)
             yield site, statistics
 
 

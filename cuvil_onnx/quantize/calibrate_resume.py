@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -26,8 +27,8 @@ SAMPLED = 4096
 class Forgotten:
     """Statistics of an input whose layers were quantized by an earlier run."""
 
-    def __init__(self, channels: int) -> None:
-        self.rows = 1
+    def __init__(self, channels: int, skipped: int) -> None:
+        self.rows, self.skipped = 1, skipped
         self._channels = channels
 
     def mean_magnitude(self) -> Array:
@@ -37,6 +38,10 @@ class Forgotten:
     def hessian(self) -> Array:
         """Nothing is known; the report says nothing of the output then."""
         return np.zeros((self._channels, self._channels), np.float32)
+
+    def drift(self) -> Array | None:
+        """Nothing is known."""
+        return None
 
 
 class Journal:
@@ -51,11 +56,18 @@ class Journal:
         self.replaying = False
 
     def open(self, key: str) -> None:
-        """Removes what belongs to another key."""
+        """Removes what belongs to another key.
+
+        Raises:
+            CuvilError: something is in the folder that no earlier run left there.
+        """
         self.folder.mkdir(parents=True, exist_ok=True)
         mark = self.folder / "key"
-        if mark.is_file() and mark.read_text(encoding="ascii", errors="replace") == key:
+        known = mark.read_text(encoding="ascii", errors="replace") if mark.is_file() else None
+        if known == key:
             return
+        if any(self.folder.iterdir()) and (known is None or not re.fullmatch("[0-9a-f]{64}", known)):
+            raise CuvilError(f"{self.folder} holds files of something else: give a folder that is new or empty")
         for file in [*self.folder.glob("*.npz"), self.folder / "between.pickle"]:
             file.unlink(missing_ok=True)
         mark.write_text(key, encoding="ascii")
@@ -92,6 +104,10 @@ class Resumable(Scheme):
         for attribute in ("name", "summary", "calibrated", "columnwise", "defaults"):
             setattr(self, attribute, getattr(scheme, attribute))
 
+    @property
+    def compares(self) -> bool:
+        return self._scheme.compares
+
     def input_scale(self, layers: Sequence[Layer], grid: Grid, context: Context) -> Array | None:
         if type(self._scheme).input_scale is Scheme.input_scale:
             return None
@@ -119,9 +135,9 @@ class Resumable(Scheme):
         return digest.hexdigest()[:32]
 
 
-def fingerprint(model: ir.Model, feeds: Sequence[Mapping[str, Any]], sites: Sequence[ir.Value]) -> str:
+def fingerprint(model: ir.Model, feeds: Sequence[Mapping[str, Any]], sites: Sequence[ir.Value], compare: bool) -> str:
     """Tells models, samples and sites apart, without reading large weights whole."""
-    digest = hashlib.sha256()
+    digest = hashlib.sha256(b"compare" if compare else b"")
     for node in model.graph:
         digest.update(f"{node.domain} {node.op_type} {[v and v.name for v in node.inputs]}".encode())
     for value in model.graph.initializers.values():
@@ -143,13 +159,16 @@ def finished(sites: Sequence[ir.Value], journal: Journal) -> Iterator[tuple[ir.V
     """The sites of an earlier run, for the driver to put their layers' results into the model."""
     journal.replaying = True
     for site in sites:
-        yield site, Forgotten(int(journal.recall(site.name or "", _site_key(site), dict)["channels"]))
+        kept = journal.recall(site.name or "", _site_key(site), dict)
+        yield site, Forgotten(int(kept["channels"]), int(kept["skipped"]))
     journal.replaying = False
 
 
-def note(site: ir.Value, channels: int, journal: Journal) -> None:
+def note(site: ir.Value, channels: int, skipped: int, journal: Journal) -> None:
     """Keeps what :func:`finished` needs of a site."""
-    journal.recall(site.name or "", _site_key(site), lambda: {"channels": np.array(channels)})
+    journal.recall(
+        site.name or "", _site_key(site), lambda: {"channels": np.array(channels), "skipped": np.array(skipped)}
+    )
 
 
 def _site_key(site: ir.Value) -> str:

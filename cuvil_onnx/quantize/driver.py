@@ -37,10 +37,13 @@ FP16_LARGEST = 65504.0
 class Calibration(Protocol):
     """Where statistics come from."""
 
-    def observe(self, model: ir.Model, sites: Sequence[ir.Value]) -> Iterable[tuple[ir.Value, InputStatistics]]:
+    def observe(
+        self, model: ir.Model, sites: Sequence[ir.Value], *, compare: bool
+    ) -> Iterable[tuple[ir.Value, InputStatistics]]:
         """The statistics of each site, a value of the main graph, in the order in which the model computes them.
 
         Between two of them the driver gives products other weights (node inputs that are other initializers).
+        ``compare``: also run the model as it is at first, for the drift of each site.
         """
 
 
@@ -178,8 +181,16 @@ class _Driver:
         if calibration is None or not observed:
             yield from ((group, None) for group in groups)
             return
-        for site, statistics in calibration.observe(self._ctx.model, list(observed)):
+        compare = self._settings.scheme.compares
+        lost: tuple[int, int, str | None] = (0, 0, None)
+        for site, statistics in calibration.observe(self._ctx.model, list(observed), compare=compare):
+            lost = max(lost, (statistics.skipped, statistics.rows, site.name), key=lambda found: found[0])
             yield observed[site], statistics
+        if lost[0]:
+            self._summary.warnings.append(
+                f"calibration: {lost[0]} of {lost[0] + lost[1]} rows (tokens) at {lost[2]!r} hold NaN, Inf or numbers "
+                "beyond 1e15 and were left out"
+            )
         reached = {id(group) for group in observed.values()}
         yield from ((group, None) for group in groups if id(group) not in reached)
 

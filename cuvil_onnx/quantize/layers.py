@@ -57,7 +57,7 @@ class Scaled:
 
     def __init__(self, inner: InputStatistics, scale: Array) -> None:
         self._inner, self._scale = inner, scale
-        self.rows = inner.rows
+        self.rows, self.skipped = inner.rows, inner.skipped
 
     def mean_magnitude(self) -> Array:
         """See InputStatistics."""
@@ -68,6 +68,11 @@ class Scaled:
         """See InputStatistics."""
         moments: Array = self._inner.hessian() / (self._scale[:, None] * self._scale[None, :])
         return moments
+
+    def drift(self) -> Array | None:
+        """See InputStatistics."""
+        drift = self._inner.drift()
+        return None if drift is None else drift / (self._scale[:, None] * self._scale[None, :])
 
 
 def context_for(name: str, seed: int, xp: ModuleType) -> Context:

@@ -40,15 +40,20 @@ class InputStatistics(Protocol):
 
     Attributes:
         rows: how many rows (tokens) were seen.
+        skipped: how many were left out, since they held NaN, Inf or numbers near the end of float32.
     """
 
     rows: int
+    skipped: int
 
     def mean_magnitude(self) -> Array:
         """float32 [K]: the mean of |x|."""
 
     def hessian(self) -> Array:
         """float32 [K, K]: the mean of x^T x."""
+
+    def drift(self) -> Array | None:
+        """float32 [K, K]: the mean of x^T (x0 - x), where x0 is what the unquantized model has; None: not known."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -119,6 +124,11 @@ class Scheme(abc.ABC):
             context: array module and random numbers.
         """
         return None
+
+    @property
+    def compares(self) -> bool:
+        """Whether it asks for ``drift`` of statistics, for which calibration runs the unquantized model as well."""
+        return False
 
     @abc.abstractmethod
     def quantize(self, layer: Layer, grid: Grid, context: Context) -> Quantized:

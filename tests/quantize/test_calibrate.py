@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pickle
 from pathlib import Path
 
 import ml_dtypes
@@ -161,8 +162,81 @@ def test_work_goes_on_where_it_stopped(tmp_path: Path, monkeypatch: pytest.Monke
     assert all(same(seen, expected(model, name or "", samples)) for name, seen in found.items())
     other = Observation(private, sites(private, *names), samples, folder=tmp_path, key="two")
     assert other.done == 0, "another model, other data: from the start"
-    (tmp_path / "between.pickle").write_bytes(b"cut short")
-    assert Observation(private, sites(private, *names), samples, folder=tmp_path, key="one").done == 0
+
+
+class _Runs:
+    """Unpickling this makes a file."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def __reduce__(self) -> tuple[object, tuple[Path]]:
+        return Path.touch, (self.path,)
+
+
+@pytest.mark.parametrize("kind", ["code", "text", "another version"])
+def test_a_state_of_something_else_is_refused(kind: str, tmp_path: Path) -> None:
+    private = ir.from_proto(chain())
+    made = tmp_path / "made"
+    content = {
+        "code": pickle.dumps(("one", 1, _Runs(made))),
+        "text": b"cut short",
+        "another version": pickle.dumps(("one", 1, [])),
+    }[kind]
+    (tmp_path / "between.pickle").write_bytes(content)
+    with pytest.raises(CuvilError, match=r"between\.pickle is not what .* left there .*: remove that folder"):
+        Observation(private, sites(private, "d"), feeds(), folder=tmp_path, key="one")
+    assert not made.exists()
+
+
+def test_drift_is_how_far_the_first_weights_lead_elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Weights are replaced after their input was seen, as the driver does; with and without an interruption."""
+    monkeypatch.setattr(calibrate, "SAVE_SECONDS", 0.0)
+    model, samples = chain(), feeds()
+    changed = onnx.ModelProto()
+    changed.CopyFrom(model)
+    values = {t.name: t for t in changed.graph.initializer}
+    for name in "abc":
+        values[f"w{name}"].CopyFrom(onnx.numpy_helper.from_array(weight(K, K, seed=ord(name)), f"w{name}"))
+
+    def values_of(proto: onnx.ModelProto, name: str) -> np.ndarray:
+        copy = onnx.ModelProto()
+        copy.CopyFrom(proto)
+        copy.graph.output.append(helper.make_tensor_value_info(name, TensorProto.FLOAT, None))
+        return np.concatenate([session(copy).run([name], f)[0] for f in samples])
+
+    def change(private: ir.Model, *names: str) -> None:
+        for node in private.graph:
+            for name in names:
+                if node.op_type == "MatMul" and node.inputs[1].name == f"w{name}":
+                    new = ir.Value(name=f"w{name}_rounded")
+                    new.const_value = ir.tensor(weight(K, K, seed=ord(name)), name=new.name)
+                    private.graph.register_initializer(new)
+                    node.replace_input_with(1, new)
+
+    def check(name: str, seen: Statistics) -> None:
+        x, exact = values_of(changed, name), values_of(model, name)
+        np.testing.assert_allclose(seen.drift(), x.T @ (exact - x) / len(x), rtol=1e-4, atol=1e-4)
+        np.testing.assert_allclose(seen.hessian(), x.T @ x / len(x), rtol=1e-4, atol=1e-4)
+
+    private = ir.from_proto(model)
+    names = ("x", "chosen", "d")
+    seen = Observation(private, sites(private, *names), samples, folder=tmp_path, key="k", compare=True)
+    found = {}
+    for site, statistics in seen:
+        found[site.name] = statistics
+        if site.name == "d":
+            break  # interrupted before its layer was done
+        change(private, *{"x": "ab", "chosen": "c"}.get(site.name or "", ""))
+    assert not found["x"].drift().any(), "nothing comes before"
+    check("chosen", found["chosen"])
+    check("d", found["d"])
+    again = ir.from_proto(model)
+    late = Observation(again, sites(again, *names), samples, folder=tmp_path, key="k", compare=True)
+    assert late.done == 2
+    change(again, "a", "b", "c")
+    ((_, last),) = late
+    check("d", last)
 
 
 def test_rows_that_are_no_numbers_are_left_out() -> None:

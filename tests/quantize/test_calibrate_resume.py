@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import numpy as np
@@ -75,3 +76,23 @@ def test_a_lost_result_is_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPat
         file.unlink()
     with pytest.raises(CuvilError, match="lacks the result of an earlier run"):
         cuvil_onnx.quantize(decoder_layer(), "gptq", calibration=Samples(feeds(), folder=tmp_path), **ARGUMENTS)
+
+
+def test_a_folder_of_something_else_is_left_alone(tmp_path: Path) -> None:
+    np.savez(tmp_path / "mine.npz", x=np.ones(3))
+    with pytest.raises(CuvilError, match="holds files of something else: give a folder that is new or empty"):
+        cuvil_onnx.quantize(decoder_layer(), "gptq", calibration=Samples(feeds(), folder=tmp_path), **ARGUMENTS)
+    assert [file.name for file in tmp_path.iterdir()] == ["mine.npz"]
+
+
+def test_rows_that_were_left_out_are_reported_after_an_interruption_too(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(calibrate, "SAVE_SECONDS", 0.0)
+    samples = feeds()
+    name = next(key for key, array in samples[0].items() if array.dtype == np.float32)
+    samples[0] = {**samples[0], name: np.full_like(samples[0][name], np.nan)}
+    for _ in range(2):
+        made = cuvil_onnx.quantize(decoder_layer(), "gptq", calibration=Samples(samples, folder=tmp_path), **ARGUMENTS)
+        (warning,) = [w for w in made.report.quantization.warnings if "calibration" in w]
+        assert re.match(r"calibration: \d+ of \d+ rows \(tokens\) at '.*' hold NaN, Inf .* left out", warning)

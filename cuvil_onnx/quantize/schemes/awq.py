@@ -25,9 +25,6 @@ from cuvil_onnx.quantize.schemes._objective import fit_scales, hessian, nearest,
 from cuvil_onnx.quantize.schemes.gptq import Solver, solver_for
 
 ROUNDINGS = ("nearest", "gptq")
-SWEEPS = 2
-"""Of coordinate descent after GPTQ."""
-
 LEAST_GAIN = 0.02
 """What part of the error a scale has to save: where it cannot be folded away it costs a multiplication."""
 
@@ -44,7 +41,8 @@ class Awq(Scheme):
 
     Options: ``trials``: the finest division of the exponents from 0 to 1; ``rounding``: "nearest" as in the paper, or
     "gptq" on the scaled weights; ``steps`` and ``narrowest``: the ranges that are tried after the search;
-    ``search_bits`` and ``search_group_size``: of the search, 0 for those of the result; ``damping``: GPTQ's.
+    ``search_bits`` and ``search_group_size``: of the search, 0 for those of the result; ``damping``, ``follow`` and
+    ``sweeps``: GPTQ's.
     """
 
     name = "awq"
@@ -58,6 +56,8 @@ class Awq(Scheme):
         "search_bits": 0,
         "search_group_size": 0,
         "damping": 0.01,
+        "follow": 0.5,
+        "sweeps": 4,
     }
 
     def __init__(self, **options: Any) -> None:
@@ -66,9 +66,15 @@ class Awq(Scheme):
             raise OptionError(
                 f"scheme 'awq': option 'rounding' must be {' or '.join(ROUNDINGS)}, got {self.options['rounding']!r}"
             )
+        if not 0 <= self.options["follow"] <= 1:
+            raise OptionError(f"scheme 'awq': option 'follow' must be between 0 and 1, got {self.options['follow']}")
         if self.options["trials"] < 1:
             raise OptionError(f"scheme 'awq': option 'trials' must be positive, got {self.options['trials']}")
         self._solver: Solver | None = None
+
+    @property
+    def compares(self) -> bool:
+        return self.options["rounding"] == "gptq" and bool(self.options["follow"] > 0)
 
     def input_scale(self, layers: Sequence[Layer], grid: Grid, context: Context) -> Array | None:
         xp = context.xp
@@ -108,8 +114,8 @@ class Awq(Scheme):
         xp, o = context.xp, self.options
         ranges = {"steps": o["steps"], "narrowest": o["narrowest"]}
         if o["rounding"] == "gptq":
-            self._solver = solver_for(layer, self._solver, xp, True, o["damping"])
-            return self._solver.solve(layer.weight, grid, sweeps=SWEEPS, **ranges)
+            self._solver = solver_for(layer, self._solver, xp, True, o["damping"], o["follow"])
+            return self._solver.solve(layer.weight, grid, sweeps=o["sweeps"], **ranges)
         scales, zeros = fit_scales(layer.weight, xp.diagonal(hessian(layer, xp)), grid, xp, **ranges)
         return nearest(layer.weight, scales, zeros, grid, xp)
 

@@ -4,10 +4,13 @@ Frantar et al., "GPTQ: Accurate Post-Training Quantization for Generative Pre-tr
 the channel order by decreasing activation (act-order), damping, and Cholesky factors as there. What differs:
 
 - Scales are chosen before, for the groups of the original order, so that act-order needs no index of groups and the
-  weight keeps its layout; by trying narrower ranges, each weight's squared error times its channel's mean square.
+  weight keeps its layout; by trying narrower ranges, each weight's squared error times what GPTQ then pays for it.
+- The goal is not the product of this input, which rounded layers before changed, but the product that the unquantized
+  model has: as far as the input x tells its x0, the weight W + (x^T x)^-1 x^T (x0 - x) W gives it (Li et al., "GPTAQ",
+  arXiv 2504.02692, spread these terms channel by channel). ``follow`` is how far to go there: what the calibration data
+  says of x0 holds for other data in part.
 - Channels that calibration never saw are rounded to nearest instead of being set to 0.
-- ``sweeps`` of coordinate descent over the finished codes follow, each of which can only lower the error at the output
-  (as in QuantEase, arXiv 2309.01885).
+- ``sweeps`` of coordinate descent over scales and codes follow (``_descent.py``), which only lower the error.
 """
 
 from __future__ import annotations
@@ -18,20 +21,19 @@ from typing import Any, ClassVar
 
 import numpy as np
 
+from cuvil_onnx.errors import OptionError
 from cuvil_onnx.quantize.grid import Array, Grid, Quantized
 from cuvil_onnx.quantize.scheme import Context, Layer, Scheme
+from cuvil_onnx.quantize.schemes._descent import BLOCK, Lines, refine
 from cuvil_onnx.quantize.schemes._objective import fit_scales, hessian, nearest, with_codes
-
-BLOCK = 128
-"""Channels whose errors are spread one by one; to later blocks they go as one product."""
 
 
 class Gptq(Scheme):
     """See the module's text.
 
     Options: ``act_order``: channels with the largest activations first; ``damping``: added to the Hessian's diagonal,
-    as a part of its mean; ``sweeps``: passes of coordinate descent; ``steps`` and ``narrowest``: the ranges that are
-    tried (0 steps: the whole range only).
+    as a part of its mean; ``follow``: see above, 0 to 1, 0 saves running the unquantized model; ``sweeps``: passes of
+    coordinate descent; ``steps`` and ``narrowest``: the ranges that are tried (0 steps: the whole range only).
     """
 
     name = "gptq"
@@ -40,18 +42,25 @@ class Gptq(Scheme):
     defaults: ClassVar[Mapping[str, Any]] = {
         "act_order": True,
         "damping": 0.01,
-        "sweeps": 2,
+        "follow": 0.5,
+        "sweeps": 4,
         "steps": 12,
         "narrowest": 0.7,
     }
 
     def __init__(self, **options: Any) -> None:
         super().__init__(**options)
+        if not 0 <= self.options["follow"] <= 1:
+            raise OptionError(f"scheme 'gptq': option 'follow' must be between 0 and 1, got {self.options['follow']}")
         self._solver: Solver | None = None
+
+    @property
+    def compares(self) -> bool:
+        return bool(self.options["follow"] > 0)
 
     def quantize(self, layer: Layer, grid: Grid, context: Context) -> Quantized:
         o = self.options
-        self._solver = solver_for(layer, self._solver, context.xp, o["act_order"], o["damping"])
+        self._solver = solver_for(layer, self._solver, context.xp, o["act_order"], o["damping"], o["follow"])
         return self._solver.solve(layer.weight, grid, steps=o["steps"], narrowest=o["narrowest"], sweeps=o["sweeps"])
 
 
@@ -62,32 +71,47 @@ class Solver:
         moments: the mean of x^T x, float32 [K, K], without zeros on the diagonal.
         act_order: channels with the largest activations first.
         damping: see :func:`inverse_factor`.
+        drift: the mean of x^T (x0 - x), float32 [K, K], where x0 is the input that the unquantized model has; None: 0.
     """
 
-    def __init__(self, moments: Array, xp: ModuleType, act_order: bool, damping: float) -> None:
+    def __init__(
+        self, moments: Array, xp: ModuleType, act_order: bool, damping: float, drift: Array | None = None
+    ) -> None:
         self.statistics: object = None
         diagonal = xp.diagonal(moments)
-        self._importance = diagonal
         self._order = xp.argsort(-diagonal, kind="stable") if act_order else xp.arange(len(moments))
+        self._back = xp.argsort(self._order, kind="stable")
+        self._factor = inverse_factor(moments[self._order][:, self._order], damping, xp)
+        # The square of an error that the channels rounded later make up for costs this much.
+        self._importance = (1.0 / xp.diagonal(self._factor) ** 2)[self._back]
         self._moments = moments[self._order][:, self._order]
-        self._factor = inverse_factor(self._moments, damping, xp)
-        self._damping, self._xp = damping, xp
+        places = xp.arange(len(moments))
+        # Each weight's own squared error counts a little as well, as in the factor.
+        self._moments[places, places] += np.float32(damping) * diagonal.mean()
+        self._drift = None if drift is None else drift[self._order][:, self._order]
+        self._xp = xp
 
     def solve(self, weight: Array, grid: Grid, *, steps: int, narrowest: float, sweeps: int) -> Quantized:
         """The codes of a weight, float32 [K, N]; options as of the scheme."""
         xp = self._xp
+        weight = self._following(weight)
         scales, zeros = fit_scales(weight, self._importance, grid, xp, steps=steps, narrowest=narrowest)
-        lines = _Lines(self._order, scales, zeros, grid, xp)
+        lines = Lines(self._order, scales, zeros, grid, xp)
         codes = self._compensated(weight[self._order], lines, grid)
         if codes is None:  # weights near the end of float32
             return nearest(weight, scales, zeros, grid, xp)
-        original = weight[self._order]
-        for _ in range(sweeps):
-            if not _descend(codes, original, self._moments, self._damping, lines, xp):
-                break
-        return with_codes(codes[xp.argsort(self._order, kind="stable")], scales, zeros)
+        refine(codes, weight[self._order], self._moments, lines, sweeps)
+        return with_codes(codes[self._back], lines.scales, zeros)
 
-    def _compensated(self, work: Array, lines: _Lines, grid: Grid) -> Array | None:
+    def _following(self, weight: Array) -> Array:
+        """The weight that gives on x what is nearest to the given one's product on x0."""
+        if self._drift is None:
+            return weight
+        change = self._factor.T @ (self._factor @ (self._drift @ weight[self._order]))
+        target = weight + change[self._back]
+        return target if bool(self._xp.isfinite(target).all()) else weight
+
+    def _compensated(self, work: Array, lines: Lines, grid: Grid) -> Array | None:
         """Codes of the reordered weight, which is overwritten; None when numbers get too large."""
         xp, factor, k = self._xp, self._factor, len(work)
         codes: Array = xp.empty(work.shape, xp.int8 if grid.symmetric else xp.uint8)
@@ -104,63 +128,17 @@ class Solver:
         return codes
 
 
-def solver_for(layer: Layer, last: Solver | None, xp: ModuleType, act_order: bool, damping: float) -> Solver:
+def solver_for(
+    layer: Layer, last: Solver | None, xp: ModuleType, act_order: bool, damping: float, follow: float
+) -> Solver:
     """The last solver, if it is of the same input, else a new one."""
     if last is not None and layer.statistics is not None and last.statistics is layer.statistics:
         return last
-    made = Solver(hessian(layer, xp), xp, act_order, damping)
+    drift = None if layer.statistics is None or not follow else layer.statistics.drift()
+    drift = None if drift is None else xp.nan_to_num(xp.asarray(drift) * np.float32(follow), posinf=0.0, neginf=0.0)
+    made = Solver(hessian(layer, xp), xp, act_order, damping, drift)
     made.statistics = layer.statistics
     return made
-
-
-class _Lines:
-    """The grid of each row of a weight whose rows were reordered."""
-
-    def __init__(self, order: Array, scales: Array, zeros: Array | None, grid: Grid, xp: ModuleType) -> None:
-        self._group = [int(g) for g in order // grid.rows(len(order))]
-        self._scales, self._zeros, self._grid, self._xp = scales, zeros, grid, xp
-
-    def round(self, row: int, values: Array) -> tuple[Array, Array]:
-        """The nearest codes of a row [N], and the numbers that they stand for."""
-        xp, group = self._xp, self._group[row]
-        scale = self._scales[group]
-        codes = xp.rint(values / scale)
-        if self._zeros is None:
-            codes = xp.clip(codes, self._grid.low, self._grid.high)
-            return codes, codes * scale
-        zero = self._zeros[group]
-        codes = xp.clip(codes + zero, self._grid.low, self._grid.high)
-        return codes, (codes - zero) * scale
-
-    def values(self, row: int, codes: Array) -> Array:
-        """The numbers that a row of codes stands for."""
-        group = self._group[row]
-        numbers = codes.astype(self._xp.float32)
-        if self._zeros is not None:
-            numbers -= self._zeros[group]
-        return numbers * self._scales[group]  # type: ignore[no-any-return]
-
-
-def _descend(codes: Array, weight: Array, moments: Array, damping: float, lines: _Lines, xp: ModuleType) -> bool:
-    """One pass over all rows: each takes the codes that are best while the others stay. Whether any code changed."""
-    k = weight.shape[0]
-    diagonal = xp.diagonal(moments) + np.float32(damping) * xp.diagonal(moments).mean()
-    error = xp.stack([lines.values(i, codes[i]) for i in range(k)]) - weight
-    changed = False
-    for start in range(0, k, BLOCK):
-        stop = min(start + BLOCK, k)
-        slope = moments[start:stop] @ error
-        for i in range(start, stop):
-            # The damped objective: that much of each weight's own squared error counts as well.
-            gradient = slope[i - start] + (diagonal[i] - moments[i, i]) * error[i]
-            new, value = lines.round(i, weight[i] + error[i] - gradient / diagonal[i])
-            step = value - weight[i] - error[i]
-            if bool((step != 0).any()):
-                changed = True
-                codes[i] = new
-                error[i] += step
-                slope += moments[start:stop, i, None] * step
-    return changed
 
 
 def inverse_factor(moments: Array, damping: float, xp: ModuleType) -> Array:

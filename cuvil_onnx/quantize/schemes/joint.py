@@ -26,6 +26,10 @@ class Joint(Scheme):
         others = {key: value for key, value in search.items() if key not in ("n_bits", "q_group_size")}
         self._awq = Awq(**others, search_bits=search["n_bits"], search_group_size=search["q_group_size"])
 
+    @property
+    def compares(self) -> bool:
+        return self._awq.compares
+
     def input_scale(self, layers: Sequence[Layer], grid: Grid, context: Context) -> Array | None:
         return self._awq.input_scale(layers, grid, context)
 
