@@ -137,7 +137,11 @@ def run(model: ir.Model, trace: Trace, options: Options, inputs: Inputs | None =
         pipeline.infer()
     if options.level == "all" and pipeline.phase(Phase.STRUCTURAL):
         pipeline.run(DEAD_CODE)
-        pipeline.infer()
+        # What the rules wrote plainly may depend on constants alone; a region of elementwise nodes could not be folded.
+        if pipeline.run(FOLD):
+            pipeline.cleanup()
+        else:
+            pipeline.infer()
     outcome = None
     if options.quantize is not None:
         outcome = pipeline.quantize(options.quantize)

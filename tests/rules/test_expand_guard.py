@@ -60,3 +60,21 @@ def test_refusals(sizes: str, head: str, reason: str) -> None:
 
 def test_a_guard_against_a_size_that_occurs_stays() -> None:
     refused(made(minus=np.array([-1, 1])), "expand_guard", "")
+
+
+@pytest.mark.parametrize(
+    "sizes",
+    [
+        "h = Shape(x) b = Gather(h, a0) s = Concat<axis=0>(b, keep)",
+        "h = Shape(x) b = Gather(h, a0) d = Div(b, two) m = Mul(d, two) s = Concat<axis=0>(m, keep)",
+        "h = Shape(x) n = Gather(h, a1) s = Concat<axis=0>(keep, n)",
+    ],
+)
+def test_numbers_that_mean_keep_become_one(sizes: str) -> None:
+    head = HEAD.replace("[B,S] y", "[M,T] y")
+    new = fires(made(sizes, head=head, keep=np.array([-1])), "expand_guard", exact=True, symbols={"B": 4})
+    assert ops(new)["Where"] == 0
+
+
+def test_a_quotient_by_what_may_be_negative_stays() -> None:
+    refused(made("h = Shape(x) s = Div(h, neg)"), "expand_guard", "not made of tensor sizes")
