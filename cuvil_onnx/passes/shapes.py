@@ -73,7 +73,9 @@ def _infer(
 
     With a ``prefix``, made-up symbols that were not ``given`` get it, to differ from those of other calls.
     """
-    graphs = list(walk_protos(proto.graph))
+    levels = list(_levels(nodes))
+    nested = len(levels) > 1  # else no attribute of the protos needs to be looked at
+    graphs = list(walk_protos(proto.graph)) if nested else [proto.graph]
     if misread:
         _hide_misread(proto, graphs, misread)
     for stripped in graphs:
@@ -88,7 +90,8 @@ def _infer(
         return 0
     changed = 0
     decoded: dict[bytes, Fact | None] = {}
-    for members, described in zip(_levels(nodes), walk_protos(inferred.graph), strict=True):
+    found = walk_protos(inferred.graph) if nested else [inferred.graph]
+    for members, described in zip(levels, found, strict=True):
         facts: dict[str, Fact] = {}
         for info in (*described.value_info, *described.output):
             data = info.type.SerializeToString()

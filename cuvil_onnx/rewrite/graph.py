@@ -226,8 +226,13 @@ class GraphContext:
 
     def rank(self, value: ir.Value | None) -> int | None:
         """The number of dimensions."""
-        shape = self.shape(value)
-        return None if shape is None else len(shape)
+        if value is None:
+            return None
+        shape = value.shape
+        if shape is None:
+            tensor = value.const_value
+            return None if tensor is None else len(tensor.shape)
+        return len(shape)
 
     def same_shape(self, a: ir.Value | None, b: ir.Value | None) -> bool:
         """Whether both shapes are known to be equal (equal symbols count as equal)."""
