@@ -22,6 +22,7 @@ from cuvil_onnx.errors import CuvilError, VerificationError
 from cuvil_onnx.tools.commands import register as register_tools
 from cuvil_onnx.tools.quantize import SPEC_HELP
 from cuvil_onnx.tools.quantize import register as register_quantize
+from cuvil_onnx.tools.side_files import check_side_file, write_text
 
 # What a comparison may differ from fp32 on the CPU, relative to the largest output: the bounds for models of
 # this size (reassociated fp32 sums; fp16 and bf16 activations, with 11 and 8 bits of mantissa).
@@ -136,8 +137,7 @@ def _optimize(args: argparse.Namespace) -> int:
     from cuvil_onnx.bench.progress import Progress
 
     output = args.output or args.model.with_suffix(".cuvil.onnx")
-    if args.html and args.html.resolve() in (args.model.resolve(), output.resolve()):
-        raise CuvilError(f"--html {args.html}: is the path of a model")
+    check_side_file("--html", args.html, args.model, output)
     bar = Progress(1, not args.quiet)
     bar.step(f"optimizing {args.model}")
     result = cuvil_onnx.optimize(args.model, verify=args.verify or None, quantize=args.quantize, **_options(args))
@@ -202,6 +202,7 @@ def _compare(args: argparse.Namespace) -> int:
     from cuvil_onnx.bench.compare import UnfitInputsError, compare
     from cuvil_onnx.tools.read import parse_dims
 
+    check_side_file("--chart", args.chart, args.model, args.inputs)
     optimized = _optimized_to_compare(args)
     _check_ops(optimized, args)
     model = onnx.load(args.model)
@@ -253,7 +254,7 @@ def _write_chart(path: Path, result: Any) -> None:
     from cuvil_onnx.bench.chart import Bar, bar_chart
 
     bars = [Bar(row.key, row.label, row.result.p50) for row in result.rows]
-    _write_text(path, bar_chart(f"{result.model} {result.precision} on {result.device}: median latency", [("", bars)]))
+    write_text(path, bar_chart(f"{result.model} {result.precision} on {result.device}: median latency", [("", bars)]))
 
 
 def _draw_errors(path: Path, summary: Any) -> None:
@@ -263,16 +264,7 @@ def _draw_errors(path: Path, summary: Any) -> None:
     worst = sorted(summary.layers, key=lambda layer: -layer.relative_error)[:LAYERS_DRAWN]
     bars = [Bar("cuvil", layer.name[-36:], 100 * layer.relative_error) for layer in worst]
     more = f", the {len(worst)} largest of {len(summary.layers)}" if len(worst) < len(summary.layers) else ""
-    _write_text(path, bar_chart(f"{summary.label}: relative errors of weights{more}", [("", bars)], "%"))
-
-
-def _write_text(path: Path, text: str) -> None:
-    part = path.with_name(f".{path.name}.{os.getpid()}")
-    try:
-        part.write_text(text, encoding="utf-8")
-        part.replace(path)  # so that a full disk leaves no half of a picture
-    finally:
-        part.unlink(missing_ok=True)
+    write_text(path, bar_chart(f"{summary.label}: relative errors of weights{more}", [("", bars)], "%"))
 
 
 def _verdict(result: Any) -> int:

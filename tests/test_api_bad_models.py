@@ -113,3 +113,9 @@ def test_a_pipe_or_device_is_not_read(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "pipe")
     with pytest.raises(ModelLoadError, match="no regular file"):
         cuvil_onnx.optimize(tmp_path / "pipe")
+
+
+def test_a_graph_without_a_name_is_no_bad_model() -> None:
+    model = made()
+    model.graph.name = ""
+    assert "within" in cuvil_onnx.optimize(model, verify=True).report.verification

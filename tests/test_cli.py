@@ -200,6 +200,39 @@ def test_a_full_disk_leaves_nothing_behind(capsys, model, tmp_path, monkeypatch)
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.parametrize("command", ["optimize", "compare", "quantize"])
+def test_a_picture_is_never_written_over_a_model_or_a_folder(capsys, model, tmp_path, command):
+    """Found out before the work: no model beside the error, and none that a picture took the place of."""
+    path = tmp_path / "m.onnx"
+    path.write_bytes(model.read_bytes())
+    (tmp_path / "link").symlink_to(path)
+    (tmp_path / "hard").hardlink_to(path)
+    before = sorted(tmp_path.iterdir())
+    option = "--html" if command == "optimize" else "--chart"
+    for bad in (path, tmp_path / "link", tmp_path / "hard", tmp_path, "/dev/null", tmp_path / "no" / "x.svg"):
+        message = fails(capsys, command, path, option, bad)
+        assert str(bad) in message and "Errno" not in message
+        assert sorted(tmp_path.iterdir()) == before and path.read_bytes() == model.read_bytes()
+
+
+def test_a_chart_over_the_inputs_is_refused(capsys, model, tmp_path):
+    np.savez(tmp_path / "in.npz", **zoo.get("tiny").inputs(1, 0))
+    given = tmp_path / "in.npz"
+    assert "reads or writes" in fails(capsys, "compare", model, "--cpu", "--inputs", given, "--chart", given)
+
+
+def test_sizes_that_no_memory_holds(capsys, model):
+    assert "fits into no memory" in fails(capsys, "compare", model, "--cpu", "--dim", f"N={2**62}")
+    assert "at most" in fails(capsys, "compare", model, "--cpu", "--dim", f"N={10**23}")
+
+
+@pytest.mark.parametrize("suffix", [".json", ".textproto", ".onnxtxt", ".txt"])
+def test_files_of_onnx_s_other_formats_that_are_none(capsys, tmp_path, suffix):
+    path = tmp_path / f"bad{suffix}"
+    path.write_text("not this either")
+    assert "not an ONNX file" in fails(capsys, "optimize", path)
+
+
 def test_a_chart_that_cannot_be_written(capsys, model, tmp_path):
     chart = tmp_path / "no" / "c.svg"
     assert str(chart.parent) in fails(capsys, "compare", model, "--cpu", "--seconds", 0.05, "--chart", chart)

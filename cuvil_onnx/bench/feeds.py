@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import zlib
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -14,6 +15,9 @@ import onnx
 from cuvil_onnx.errors import CuvilError
 
 Feed = dict[str, npt.NDArray[Any]]
+
+MAX_ELEMENTS = 1 << 40
+"""NumPy has no array of more than 2^63 bytes; this many elements are more than any machine has room for."""
 
 _DEFAULT_SIZES = {"batch": 1, "length": 128, "image": 224}
 
@@ -66,6 +70,8 @@ def make_feed(model: onnx.ModelProto, dims: Mapping[str, int], seed: int = 0) ->
         if not info.type.HasField("tensor_type"):
             raise InputError(f"input {info.name!r} is no tensor: give --inputs FILE.npz")
         shape = _shape(info, dims, unused)
+        if math.prod(shape) > MAX_ELEMENTS:
+            raise InputError(f"input {info.name!r} of shape {shape} fits into no memory")
         feed[info.name] = _values(info, shape, np.random.default_rng([seed, zlib.crc32(info.name.encode())]))
     if unused:
         raise InputError(f"no input has the dimension {sorted(unused)[0]!r}")

@@ -64,8 +64,15 @@ def _nested(proto: onnx.ModelProto) -> Iterator[onnx.TensorProto]:
                 pending.extend(attribute.graphs)
 
 
-def _place(tensor: onnx.TensorProto, folder: Path) -> tuple[Path, int, int]:
-    """(file, offset, bytes) of a tensor's data, all of which is there."""
+def check_declared(proto: onnx.ModelProto) -> None:
+    """ModelLoadError for external data whose description makes no sense, wherever its file is."""
+    for tensor in (*proto.graph.initializer, *_nested(proto)):
+        if _is_external(tensor):
+            _declared(tensor)
+
+
+def _declared(tensor: onnx.TensorProto) -> tuple[str, int, int]:
+    """(location, offset, bytes) of a tensor's data, as the model says."""
     entries = {e.key: e.value for e in tensor.external_data}
     location = entries.get("location", "")
     name = f"weight {tensor.name!r}"
@@ -74,9 +81,16 @@ def _place(tensor: onnx.TensorProto, folder: Path) -> tuple[Path, int, int]:
         offset, length = int(entries.get("offset") or 0), int(entries.get("length") or size)
     except (ValueError, TypeError) as error:
         raise ModelLoadError(f"{name}: malformed external data: {error}") from error
-    if not location or offset < 0 or length != size:
+    if not location or "\0" in location or offset < 0 or length != size:
         found = f"location {location!r}, offset {offset}, length {length}"
         raise ModelLoadError(f"{name}: malformed external data: {found}; its shape and type require {size} bytes")
+    return location, offset, size
+
+
+def _place(tensor: onnx.TensorProto, folder: Path) -> tuple[Path, int, int]:
+    """(file, offset, bytes) of a tensor's data, all of which is there."""
+    location, offset, size = _declared(tensor)
+    name = f"weight {tensor.name!r}"
     file = (folder / location).resolve()
     if not file.is_relative_to(folder.resolve()):
         raise ModelLoadError(f"{name}: {location} leads out of the model's folder")

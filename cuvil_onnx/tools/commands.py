@@ -29,7 +29,7 @@ def register(commands: Any) -> None:
     diff.add_argument("--run", dest="execute", action="store_true", help="compare outputs on generated inputs, too")
     diff.add_argument(
         "--tolerance",
-        type=float,
+        type=_tolerance,
         default=DIFFERENCE_ALLOWED,
         help=f"what outputs may differ by, relative to the largest value (default: {DIFFERENCE_ALLOWED:g})",
     )
@@ -45,6 +45,13 @@ def register(commands: Any) -> None:
     extract.add_argument("--data", action="store_true", help="also write OUTPUT.npz: the inputs it gets in a whole run")
     extract.add_argument("--json", action="store_true", help="print JSON")
     extract.set_defaults(run=_extract)
+
+
+def _tolerance(text: str) -> float:
+    number = float(text)
+    if not number >= 0:  # NaN too
+        raise argparse.ArgumentTypeError(f"{text} is no tolerance of 0 or more")
+    return number
 
 
 def _inspect(args: argparse.Namespace) -> int:

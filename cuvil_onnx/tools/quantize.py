@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from cuvil_onnx.errors import OptionError
+from cuvil_onnx.tools.side_files import check_side_file
 
 SPEC_HELP = "such as rtn, awq:w4a16:g128 or rtn:g32:sym:clip=1 (scheme:bits:group:sym/asym:option=value)"
 
@@ -84,11 +85,15 @@ def _quantize(args: argparse.Namespace, bar: Bar, draw: Callable[[Path, Any], No
     import cuvil_onnx
 
     output = args.output or args.model.with_suffix(".int4.onnx")
+    check_side_file("--chart", args.chart, args.model, output, args.weights)
     if args.weights is not None:
         from cuvil_onnx.quantize.sources.importing import from_gguf, from_safetensors
 
         take: Callable[..., Any] = from_gguf if args.weights.suffix.lower() == ".gguf" else from_safetensors
-        return _show(take(args.model, args.weights, output=output), output, args.json)
+        imported = take(args.model, args.weights, output=output)
+        if args.chart:
+            draw(args.chart, imported.report.quantization)
+        return _show(imported, output, args.json)
     result = cuvil_onnx.quantize(
         args.model,
         args.scheme,

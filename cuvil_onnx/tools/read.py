@@ -4,26 +4,33 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import onnx_ir as ir
 
 from cuvil_onnx.errors import InvalidModelError, OptionError
+from cuvil_onnx.passes import external
 from cuvil_onnx.passes.load import read_proto
 from cuvil_onnx.passes.normalise import normalise
 from cuvil_onnx.passes.shapes import infer_shapes
 from cuvil_onnx.pipeline import Options, Pipeline
+from cuvil_onnx.rewrite import walk
 from cuvil_onnx.rewrite.graph import GraphContext
 from cuvil_onnx.rewrite.trace import Trace
+
+MAX_DIM = 2**63 - 1
+"""The largest dimension that a model can state."""
 
 
 def read(path: Path) -> ir.Model:
     """The model with its weights still in their files.
 
     Raises:
-        ModelLoadError: no such file, or not an ONNX file.
+        ModelLoadError: no such file, not an ONNX file, or external data whose description makes no sense.
         InvalidModelError: an ONNX file that cannot be understood.
     """
     proto = read_proto(path)
+    external.check_declared(proto)
     try:
         model = ir.from_proto(proto)
     except Exception as error:
@@ -32,7 +39,40 @@ def read(path: Path) -> ir.Model:
             cause = cause.__cause__
         raise InvalidModelError(f"{path}: cannot be read: {cause}") from error
     ir.external_data.set_base_dir(model.graph, str(path.parent))
+    for graph, _ in walk.all_graphs(model.graph):
+        for value in graph.initializers.values():
+            tensor = value.const_value
+            if isinstance(tensor, ir.ExternalTensor) and not _is_there(tensor):
+                value.const_value = LostTensor.of(tensor)
     return model
+
+
+class LostTensor(ir.ExternalTensor):
+    """A weight whose file is missing, too short, none, or out of the model's folder: an OSError when it is read.
+
+    A pipe would otherwise be waited for, and onnx-ir has errors of several kinds for the rest.
+    """
+
+    @classmethod
+    def of(cls, tensor: ir.ExternalTensor) -> LostTensor:
+        """The lost form of ``tensor``."""
+        shape, name, folder = ir.Shape(tensor.shape.numpy()), tensor.name or "", tensor.base_dir
+        lost = cls(tensor.location, tensor.offset, tensor.length, tensor.dtype, shape=shape, name=name, base_dir=folder)
+        return lost
+
+    def numpy(self) -> Any:
+        """Never returns."""
+        raise OSError(f"weight {self.name!r}: {self.path} does not hold it")
+
+    def tobytes(self) -> bytes:
+        """Never returns."""
+        raise OSError(f"weight {self.name!r}: {self.path} does not hold it")
+
+
+def _is_there(tensor: ir.ExternalTensor) -> bool:
+    file = Path(tensor.path).resolve()
+    inside = file.is_relative_to(Path(tensor.base_dir).resolve())
+    return inside and file.is_file() and file.stat().st_size >= (tensor.offset or 0) + tensor.nbytes
 
 
 def learn_shapes(model: ir.Model, dims: Mapping[str, int] | None = None) -> None:
@@ -63,7 +103,7 @@ def learn_shapes(model: ir.Model, dims: Mapping[str, int] | None = None) -> None
         if all(map(_is_static, model.graph.inputs)) and not all(map(_is_static, computed)):
             _learn_by_folding(model)
     except OSError:
-        return  # a small weight that is needed for inference lies in a missing file
+        return  # a small weight that is needed for inference is lost
 
 
 def _learn_by_folding(model: ir.Model) -> None:
@@ -91,6 +131,8 @@ def parse_dims(entries: Sequence[str]) -> dict[str, int]:
         name, _, size = entry.rpartition("=")
         if not name or not (size.isascii() and size.isdigit()):
             raise OptionError(f"--dim {entry}: NAME=SIZE is expected, such as N=8")
+        if len(size) > len(str(MAX_DIM)) or int(size) > MAX_DIM:
+            raise OptionError(f"--dim {entry}: a size of at most {MAX_DIM} is required")
         dims[name] = int(size)
     return dims
 

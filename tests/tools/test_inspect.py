@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import onnx
@@ -139,3 +141,47 @@ def test_computed_sizes_are_followed(tmp_path: Path) -> None:
     facts = inspect(save(tmp_path / "m.onnx", text, **{k: np.asarray(v) for k, v in sizes.items()}), {"N": 2})
     assert facts.unknown_cost == 0
     assert facts.flops == 2 * 8 * 5 * 6 + 1  # the product, and the product of two scalars
+
+
+def outside(path: Path) -> tuple[onnx.ModelProto, onnx.TensorProto]:
+    """A model in ``path`` whose one small weight lies in ``w.bin``."""
+    save(path, "(float[4] x) => (float[4] y) { y = Add(x, w) }", w=np.ones(4, np.float32))
+    onnx.save(onnx.load(path), path, save_as_external_data=True, location="w.bin", size_threshold=0)
+    model = onnx.load(path, load_external_data=False)
+    return model, model.graph.initializer[0]
+
+
+def test_weights_that_are_not_there_do_not_matter(tmp_path: Path) -> None:
+    """A file that is gone, too short, empty, a folder, a pipe (which would never end), or another folder's."""
+    path, data = tmp_path / "m" / "m.onnx", tmp_path / "m" / "w.bin"
+    path.parent.mkdir()
+    model, weight = outside(path)
+    assert inspect(path).flops == 4
+    for spoil in (lambda: data.write_bytes(b"123"), lambda: data.write_bytes(b""), data.unlink, data.mkdir):
+        spoil()
+        assert inspect(path).parameters["float"]["elements"] == 4
+    data.rmdir()
+    os.mkfifo(data)
+    assert inspect(path).parameters["float"]["elements"] == 4
+    for entry in weight.external_data:
+        if entry.key == "location":
+            entry.value = "../w.bin"
+    (tmp_path / "w.bin").write_bytes(b"0" * 16)
+    path.write_bytes(model.SerializeToString())
+    assert inspect(path).parameters["float"]["elements"] == 4
+
+
+@pytest.mark.parametrize("command", ["inspect", "diff", "optimize"])
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [("offset", "-4"), ("offset", "text"), ("length", "8"), ("location", ""), ("location", "a\0b")],
+)
+def test_external_data_that_makes_no_sense(command: str, key: str, value: str, tmp_path: Path, capsys: Any) -> None:
+    path = tmp_path / "m.onnx"
+    model, weight = outside(path)
+    kept = [entry for entry in weight.external_data if entry.key != key]
+    del weight.external_data[:]
+    weight.external_data.extend([*kept, onnx.StringStringEntryProto(key=key, value=value)])
+    path.write_bytes(model.SerializeToString())
+    assert cli.main([command, *[str(path)] * (2 if command == "diff" else 1)]) == 2
+    assert "weight 'w': malformed external data" in capsys.readouterr().err

@@ -153,7 +153,7 @@ def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None
     out = capsys.readouterr().out
     assert str(html) in out and "gelu_erf (rounding): gelu_div" in out
     assert "tiny.onnx" in html.read_text("utf-8")
-    for bad, message in ((model, "path of a model"), (tmp_path / "no" / "r.html", "does not exist")):
+    for bad, message in ((model, "reads or writes"), (tmp_path / "no" / "r.html", "does not exist")):
         assert cli.main(["optimize", str(model), "--html", str(bad), "--quiet"]) == 2
         err = capsys.readouterr().err
         assert message in err and err.count("\n") == 1
