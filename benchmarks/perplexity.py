@@ -43,6 +43,11 @@ def wiki(shortest: int = 2000) -> list[str]:
     return found
 
 
+def articles() -> list[str]:
+    """Two articles, on New York and Berlin, that are not among those of :func:`wiki`."""
+    return [_file(f"para2para_text{i}.txt").read_text(encoding="utf-8") for i in (1, 2)]
+
+
 def tokens(texts: list[str], count: int) -> Array:
     """The first ``count`` tokens of the texts, int64."""
     ids: Array = np.array(smollm2.tokenizer().encode("\n".join(texts)).ids[:count], np.int64)

