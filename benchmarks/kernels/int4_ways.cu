@@ -1,7 +1,7 @@
 // Every way of the 4-bit products on its own, without ONNX Runtime: which cut is fastest, how far the copies alone get,
 // and whether all results are right.
 //
-//   int4_ways [KxN ...] [-m M,M,...] [-k PREFIX]     PREFIX: of a way's name, as "wgmma" or "mma c8"
+//   int4_ways [KxN ...] [-m M,M,...] [-k PREFIX]     PREFIX: of a way's name, as "direct" or "mma c8"
 //
 // Microseconds are of one product of a CUDA graph of products whose weights take turns, so that none is in the L2
 // cache. "copies" is a kernel that only fetches codes as int4_wgmma_impl.cuh does. CUVIL_EARLY_LAUNCH=0 turns the
@@ -144,11 +144,6 @@ T* device_memory(size_t bytes) {
   return static_cast<T*>(p);
 }
 
-std::string name_of_way(const Int4Way& way, bool whole) {
-  return std::string(way.wgmma ? "wgmma c" : "mma c") + std::to_string(way.columns) + (way.wide ? " wide" : " narrow") +
-         (whole ? " whole" : " shared") + " s" + std::to_string(way.stages) + " b" + std::to_string(way.blocks);
-}
-
 int shape(const Device& d, const DeviceInfo& info, int k, int n, const std::vector<int>& ms,
           const std::string& prefix) {
   Int4Weight w;
@@ -195,7 +190,7 @@ int shape(const Device& d, const DeviceInfo& info, int k, int n, const std::vect
     auto* y = device_memory<__half>(static_cast<size_t>(m) * static_cast<size_t>(n) * 2);
     fill_halves<<<1024, 256, 0, d.stream>>>(x, static_cast<size_t>(m) * static_cast<size_t>(k), 7u, -1.f, 1.f);
     for (const Int4Way& way : int4_ways(w, m, info)) {
-      const std::string name = name_of_way(way, way.blocks == int4_tiles(w, way, m));
+      const std::string name = int4_way_name(w, m, way);
       if (!name.starts_with(prefix)) continue;
       const size_t tiles = static_cast<size_t>(int4_tiles(w, way, m));
       auto* partial = device_memory<float>(int4_partial_bytes(w, way, m) + 16);

@@ -43,6 +43,15 @@ __device__ __forceinline__ void copy16_async(void* shared, const void* src, bool
                : "memory");
 }
 
+// 16 bytes that no kernel writes meanwhile and nobody reads again, under a policy.
+__device__ __forceinline__ uint4 load16_once(const uint4* from, uint64_t policy) {
+  uint4 v;
+  asm volatile("ld.global.nc.L1::no_allocate.L2::cache_hint.v4.u32 {%0, %1, %2, %3}, [%4], %5;\n"
+               : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w)
+               : "l"(from), "l"(policy));
+  return v;
+}
+
 // Closes the group of the copies issued since the last commit.
 __device__ __forceinline__ void commit_copies() { asm volatile("cp.async.commit_group;\n" ::: "memory"); }
 

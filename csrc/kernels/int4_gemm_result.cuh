@@ -36,6 +36,31 @@ static __device__ __noinline__ float activated(Activation kind, float a, float b
   return activate(ActivationParams{kind, a, b}, x);
 }
 
+// Four neighbouring elements of a row of y.
+template <typename T>
+__device__ __forceinline__ void emit(const Int4GemmParams& p, bool y_vectors, int column, int row, float4 sum) {
+  if (column >= p.m || row >= p.weight.rows) return;
+  const int64_t at = static_cast<int64_t>(column) * p.weight.rows + row;
+  const float v[4] = {sum.x, sum.y, sum.z, sum.w};
+  const T *bias = static_cast<const T*>(p.bias), *residual = static_cast<const T*>(p.residual);
+  Vec<T, 4> y;
+#pragma unroll
+  for (int i = 0; i < 4; ++i) {
+    float s = v[i];
+    if (row + i < p.weight.rows) {
+      if (bias) s += to_compute(bias[row + i]);
+      if (residual) s += to_compute(residual[at + i]);
+    }
+    if (p.activation.kind != Activation::kNone) s = activated(p.activation.kind, p.activation.a, p.activation.b, s);
+    y[i] = from_compute<T>(s);
+  }
+  T* to = static_cast<T*>(p.y) + at;
+  if (y_vectors) return store<T, 4>(to, y);
+#pragma unroll
+  for (int i = 0; i < 4; ++i)
+    if (row + i < p.weight.rows) to[i] = y[i];
+}
+
 // S::kThreads threads call it, which S::sync() brings together.
 template <typename S>
 struct Result {
@@ -44,30 +69,6 @@ struct Result {
   const Launch& l;
   float* out;  // shared memory, S::ColumnsOut * S::PitchOut
   int lane, warp_row, warp_depth;
-
-  // Four neighbouring elements of a row of y.
-  __device__ __forceinline__ void emit(int column, int row, float4 sum) const {
-    if (column >= p.m || row >= p.weight.rows) return;
-    const int64_t at = static_cast<int64_t>(column) * p.weight.rows + row;
-    const float v[4] = {sum.x, sum.y, sum.z, sum.w};
-    const T *bias = static_cast<const T*>(p.bias), *residual = static_cast<const T*>(p.residual);
-    Vec<T, 4> y;
-#pragma unroll
-    for (int i = 0; i < 4; ++i) {
-      float s = v[i];
-      if (row + i < p.weight.rows) {
-        if (bias) s += to_compute(bias[row + i]);
-        if (residual) s += to_compute(residual[at + i]);
-      }
-      if (p.activation.kind != Activation::kNone) s = activated(p.activation.kind, p.activation.a, p.activation.b, s);
-      y[i] = from_compute<T>(s);
-    }
-    T* to = static_cast<T*>(p.y) + at;
-    if (l.y_vectors) return store<T, 4>(to, y);
-#pragma unroll
-    for (int i = 0; i < 4; ++i)
-      if (row + i < p.weight.rows) to[i] = y[i];
-  }
 
   __device__ __forceinline__ float4* partial(int slot, int column) const {
     return reinterpret_cast<float4*>(p.partial) + (static_cast<int64_t>(slot) * S::Columns + column) * (S::Rows / 4);
@@ -105,7 +106,7 @@ struct Result {
         const int column = i / (S::Rows / 4), row = i % (S::Rows / 4) * 4;
         const float4 v = *reinterpret_cast<const float4*>(sums + column * S::PitchOut + row);
         if (whole)
-          emit(first_column + n * 8 + column, first_row + row, v);
+          emit<T>(p, l.y_vectors, first_column + n * 8 + column, first_row + row, v);
         else if (first_column + n * 8 + column < p.m)
           __stcg(partial(slot, n * 8 + column) + row / 4, v);
       }
@@ -141,7 +142,7 @@ struct Result {
         const float4 v = __ldcg(partial(b == first_block ? first_slot : 2 * b, column) + row);
         sum.x += v.x, sum.y += v.y, sum.z += v.z, sum.w += v.w;
       }
-      emit(first_column + column, first_row + row * 4, sum);
+      emit<T>(p, l.y_vectors, first_column + column, first_row + row * 4, sum);
     }
   }
 };

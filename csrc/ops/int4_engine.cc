@@ -11,7 +11,7 @@ namespace cuvil {
 namespace {
 
 // Raised when the kernels change enough that what was measured before says nothing.
-constexpr size_t kKernelVersion = 2;
+constexpr size_t kKernelVersion = 3;
 // Rows of x up to which float32 reads the codes rather than the weight as numbers.
 constexpr int64_t kGemvRows = 8;
 // The library is worth a try from this many rows on, and as long as the weight as numbers is no larger.
@@ -59,12 +59,10 @@ std::string key_of(const Int4Product& p) {
                 w.zeros != nullptr, w.offsets != nullptr, " m", rows_class(p.m), aligned(p) ? "" : " unaligned");
 }
 
-// For CUVIL_TUNING=only:PREFIX.
-std::string name_of_choice(const Int4Product& p, bool library, const Int4Way& way) {
-  if (library) return "library";
-  const bool whole = way.blocks == int4_tiles(p.weight, way, static_cast<int>(p.m));
-  return concat(way.wgmma ? "wgmma c" : "mma c", way.columns, way.wide ? " wide" : " narrow",
-                whole ? " whole" : " shared", " s", way.stages, " b", way.blocks);
+// The number of blocks may differ: it depends on the rows of x.
+bool same_kernel(Int4Way a, const Int4Way& b) {
+  a.blocks = b.blocks;
+  return a == b && b.blocks > 0;
 }
 
 Int4Product rows_of(const Int4Product& p, int64_t first, int64_t count) {
@@ -124,7 +122,7 @@ void Int4Engine::run_kernel(OpContext& ctx, const Int4Product& p, const Int4Way&
 std::vector<Int4Engine::Choice> Int4Engine::choices(OpContext& ctx, const Int4Product& p) const {
   std::vector<Choice> all;
   for (const Int4Way& way : int4_ways(p.weight, p.m, ctx.device(), !tuning_.only.empty()))
-    if (!way.wgmma || aligned(p)) all.push_back({.library = false, .way = way});
+    if ((!way.wgmma && way.warps == 0) || aligned(p)) all.push_back({.library = false, .way = way});
   if (p.m >= kLibraryRows && dense_bytes(p.weight) <= kLibraryBytes)
     all.insert(p.m >= kManyRows ? all.begin() : all.end(), Choice{.library = true, .way = {}});
   require(!all.empty(), "the device has too little shared memory for groups of ", 1 << p.weight.group_shift);
@@ -137,9 +135,9 @@ Int4Engine::Choice Int4Engine::choose(OpContext& ctx, const Int4Product& p) {
   const std::vector<Choice> all = choices(ctx, p);
   if (!tuning_.measure) {
     for (const Choice& c : all)
-      if (name_of_choice(p, c.library, c.way).starts_with(tuning_.only)) return c;
+      if ((c.library ? "library" : int4_way_name(p.weight, p.m, c.way)).starts_with(tuning_.only)) return c;
     // Whoever asks for one of our kernels means it: a test of it must not pass with another.
-    for (const char* kernel : {"mma", "wgmma"})
+    for (const char* kernel : {"mma", "wgmma", "direct"})
       if (tuning_.only.starts_with(kernel))
         fail(ErrorKind::kNotImplemented, "CUVIL_TUNING=only:", tuning_.only, " is no way to compute ", key);
     return all.front();
@@ -149,12 +147,9 @@ Int4Engine::Choice Int4Engine::choose(OpContext& ctx, const Int4Product& p) {
     std::istringstream in(*text);
     Choice c;
     // A way that is no candidate on this device comes from another program.
-    if (in >> c.library >> c.way.wgmma >> c.way.columns >> c.way.wide >> c.way.stages >> c.way.blocks)
+    if (in >> c.library >> c.way.wgmma >> c.way.warps >> c.way.columns >> c.way.wide >> c.way.stages >> c.way.blocks)
       for (const Choice& known : all)
-        if (known.library == c.library &&
-            (c.library || (known.way.wgmma == c.way.wgmma && known.way.columns == c.way.columns &&
-                           known.way.wide == c.way.wide && known.way.stages == c.way.stages && c.way.blocks > 0)))
-          return chosen_[key] = c;
+        if (known.library == c.library && (c.library || same_kernel(known.way, c.way))) return chosen_[key] = c;
   }
   if (ctx.capturing()) return all.front();  // and remembers nothing
 
@@ -165,7 +160,8 @@ Int4Engine::Choice Int4Engine::choose(OpContext& ctx, const Int4Product& p) {
   require(best != nullptr, "no kernel for ", key, " runs on this device");
   const Int4Way& way = best->way;
   cache_->put(key,
-              concat(best->library, ' ', way.wgmma, ' ', way.columns, ' ', way.wide, ' ', way.stages, ' ', way.blocks),
+              concat(best->library, ' ', way.wgmma, ' ', way.warps, ' ', way.columns, ' ', way.wide, ' ', way.stages,
+                     ' ', way.blocks),
               tuning_);
   return chosen_[key] = *best;
 }

@@ -34,6 +34,9 @@ struct Int4Product {
 // arithmetic only.
 std::vector<Int4Way> int4_ways(const Int4Weight& weight, int64_t m, const DeviceInfo& device, bool every = false);
 
+// For CUVIL_TUNING=only:PREFIX.
+std::string int4_way_name(const Int4Weight& weight, int64_t m, const Int4Way& way);
+
 class Int4Engine : public SharedState {
  public:
   void run(OpContext& ctx, const Int4Product& product);

@@ -35,7 +35,38 @@ void add_grids(const Int4Weight& w, int64_t m, Int4Way way, int resident, const 
   }
 }
 
+// Ways of the direct kernel: at most 16 or 8 warps a block, as many as are busy all the time.
+void add_direct(const Int4Weight& w, int columns, const DeviceInfo& device, std::vector<Int4Way>* ways) {
+  const int chunks = Int4Direct::chunks(w), tiles = w.row_units();
+  const auto add = [&](const Int4Way& way) {
+    if (std::find(ways->begin(), ways->end(), way) == ways->end()) ways->push_back(way);
+  };
+  for (const int most : {Int4Direct::kMostWarps, Int4Direct::kMostWarps / 2}) {
+    const int turns = (chunks + most - 1) / most;
+    Int4Way way{.columns = columns};
+    way.warps = (chunks + turns - 1) / turns;
+    const int resident = Int4Direct::kMostWarps / way.warps;
+    const int64_t limit = (static_cast<int64_t>(device.max_shared_per_block) + kReservedShared) / resident;
+    way.stages = Int4Direct::pieces(w, way);
+    while (way.stages >= 2 && Int4Direct::shared_bytes(way, columns) + kReservedShared > limit)
+      way.stages = std::min(way.stages - 1, Int4Direct::kMostPieces);
+    if (way.stages < 2) continue;
+    way.blocks = std::min(resident * device.sm_count, tiles);
+    add(way);
+    if (resident > 1) way.blocks = tiles;  // the next block takes the place of whichever ends first
+    add(way);
+  }
+}
+
 }  // namespace
+
+std::string int4_way_name(const Int4Weight& w, int64_t m, const Int4Way& way) {
+  const std::string cut = concat(" s", way.stages, " b", way.blocks);
+  if (way.warps > 0) return concat("direct c", way.columns, " w", way.warps, cut);
+  const bool whole = way.blocks == int4_tiles(w, way, static_cast<int>(m));
+  return concat(way.wgmma ? "wgmma c" : "mma c", way.columns, way.wide ? " wide" : " narrow",
+                whole ? " whole" : " shared", cut);
+}
 
 std::vector<Int4Way> int4_ways(const Int4Weight& w, int64_t m, const DeviceInfo& device, bool every) {
   std::vector<int> columns;
@@ -44,6 +75,7 @@ std::vector<Int4Way> int4_ways(const Int4Weight& w, int64_t m, const DeviceInfo&
     if (columns.empty() && m <= c) columns = {c};
 
   std::vector<Int4Way> ways;
+  if (columns[0] <= 16 && int4_direct_serves(w)) add_direct(w, columns[0], device, &ways);
   if (device.sm == 90 && int4_wgmma_serves(w))
     for (auto c = columns.rbegin(); c != columns.rend(); ++c)
       for (const int resident : {2, 1}) {

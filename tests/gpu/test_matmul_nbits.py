@@ -18,12 +18,13 @@ from tests.gpu.bounds import ROUNDING, in_bfloat16, rounded
 from tests.gpu.single_op import Array, MakeSession, quick
 
 DTYPES = ["float32", "float16", "bfloat16"]
-# The ways of the two tensor-core kernels (csrc/ops/int4_ways.cc), each with rows that fill a tile and that do not.
+# The ways of the tensor-core kernels (csrc/ops/int4_ways.cc), each with rows that fill a tile and that do not.
 WAYS = [
     *[(m, f"mma c{c} {cut}") for m, c in ((1, 8), (8, 8), (13, 16), (16, 16), (17, 32)) for cut in ("narrow", "wide")],
     *[(m, f"mma c{c} wide") for m, c in ((33, 64), (64, 64), (70, 64), (130, 64), (70, 128), (130, 128))],
     (70, "library"),
 ]
+DIRECT_WAYS = [(1, 8), (5, 8), (8, 8), (9, 16), (13, 16), (16, 16)]
 WGMMA_WAYS = [(1, 8), (8, 8), (13, 16), (16, 16), (17, 32), (32, 32), (33, 64), (64, 64), (70, 64), (300, 128)]
 
 
@@ -189,6 +190,33 @@ def test_every_way(
         check(ep_session, (m,), weight, with_bias=grid == "")
 
 
+@pytest.mark.parametrize("zeros", ["none", "codes"])
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
+@pytest.mark.parametrize(("m", "columns"), DIRECT_WAYS)
+def test_direct_ways(
+    ep_session: MakeSession, monkeypatch: pytest.MonkeyPatch, m: int, columns: int, dtype: str, zeros: str
+) -> None:
+    """300 rows end within a tile; 1000 and 328 along the sum within a chunk, a piece and a unit."""
+    monkeypatch.setenv("CUVIL_TUNING", f"only:direct c{columns}")
+    for block in (32, 64, 128, 256):
+        check(ep_session, (m,), Weight(300, 1000, block, 4, dtype, zeros), with_bias=block > 64)
+    check(ep_session, (m,), Weight(41, 328, 512, 4, dtype, zeros))
+
+
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
+@pytest.mark.parametrize("m", [1, 7, 16])
+def test_direct_ways_of_large_products(
+    ep_session: MakeSession, monkeypatch: pytest.MonkeyPatch, m: int, dtype: str
+) -> None:
+    """Blocks with several tiles; more of x than shared memory holds, by 14 warps and by 8."""
+    columns = 8 if m <= 8 else 16
+    monkeypatch.setenv("CUVIL_TUNING", f"only:direct c{columns}")
+    check(ep_session, (m,), Weight(9000, 2312, 128, 4, dtype))
+    for warps in (14, 8):
+        monkeypatch.setenv("CUVIL_TUNING", f"only:direct c{columns} w{warps}")
+        check(ep_session, (m,), Weight(72, 14336, 128, 4, dtype))
+
+
 @pytest.mark.parametrize("zeros", ["none", "codes", "float"])
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
 @pytest.mark.parametrize(("m", "columns"), WGMMA_WAYS)
@@ -205,15 +233,21 @@ def test_every_way_of_sm_90(
             check(ep_session, (m,), weight, with_bias=grid == "shared")
 
 
-def test_a_way_that_does_not_serve_is_an_error(ep_session: MakeSession, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Or its tests would pass with another kernel. 8 bits and groups of 16 have no kernel for sm_90."""
-    monkeypatch.setenv("CUVIL_TUNING", "only:wgmma")
-    for weight in (
+@pytest.mark.parametrize("kernel", ["direct", "wgmma"])
+def test_a_way_that_does_not_serve_is_an_error(
+    ep_session: MakeSession, monkeypatch: pytest.MonkeyPatch, kernel: str
+) -> None:
+    """Or its tests would pass with another kernel. Only mma has 8 bits, groups of 16 and odd sums."""
+    monkeypatch.setenv("CUVIL_TUNING", f"only:{kernel}")
+    weights = [
         Weight(64, 64, 32, 8, "float16"),
         Weight(64, 64, 16, 4, "float16"),
         Weight(64, 61, 32, 4, "float16"),
-    ):
-        with pytest.raises(Exception, match="CUVIL_TUNING=only:wgmma is no way to compute"):
+    ]
+    if kernel == "direct":  # no zero points between codes
+        weights.append(Weight(64, 64, 32, 4, "float16", "float"))
+    for weight in weights:
+        with pytest.raises(Exception, match=f"CUVIL_TUNING=only:{kernel} is no way to compute"):
             check(ep_session, (1,), weight)
 
 
