@@ -2,8 +2,8 @@
 //
 // A block has 32 rows of the weight and their whole depth at a time, and goes from tile to tile; its warps take turns
 // at chunks of 256 places. Each lane holds the codes of a chunk, and fetches those of the warp's next chunk, be it of
-// the next tile, the moment it has turned one vector into operand A: a warp always has about 4 KB in flight, and nobody
-// waits for anybody before a tile's end, where the warps' sums are added.
+// the next tile, the moment it has turned one vector into operand A: a warp has about 4 KB in flight, and nobody waits
+// for anybody before a tile's end, where the warps' sums are added.
 //
 // Each warp has its own part of x in shared memory, in pieces of 128 places: all that it ever needs where that fits
 // (the same places for each tile), else the next few pieces.
@@ -26,6 +26,7 @@ struct DirectShape {
 
 struct DirectLaunch {
   int tiles, chunks, depth_units;
+  int turns;        // of the busiest warps, a chunk each
   int piece_bytes;  // of x
   bool all_x;       // fits in shared memory
   bool y_vectors;
@@ -132,7 +133,6 @@ struct Direct {
         }
       }
       const uint32_t packed[2] = {c.scales[group].x, c.scales[group].y};
-      fetch_group(c, group, next);
 #pragma unroll
       for (int t = 0; t < 2; ++t) {
         const auto* scale = reinterpret_cast<const T*>(&packed[t]);  // of rows g and g + 8
@@ -141,6 +141,7 @@ struct Direct {
 #pragma unroll
           for (int i = 0; i < 4; ++i) acc[t][n][i] = fmaf(to_compute(scale[i / 2]), sum[t][n][i], acc[t][n][i]);
       }
+      fetch_group(c, group, next);
     }
   }
 
@@ -197,8 +198,9 @@ struct Direct {
 #pragma unroll
       for (int i = 0; i < kGroups; ++i) fetch_group(chunk, i, feed);
     }
-    wait_for_predecessor();                                                                  // from here on x is there
-    const int pieces = warp < l.chunks ? ((l.chunks - 1 - warp) / warps + 1) * kPieces : 0;  // of the warp, each tile
+    wait_for_predecessor();  // from here on x is there
+    // Of the warp, each tile.
+    const int pieces = (l.turns - (warp + (l.turns - 1) * warps >= l.chunks ? 1 : 0)) * kPieces;
     const int ahead = l.all_x || pieces == 0 ? pieces : p.way.stages;
     int next_x = 0;  // the piece to be fetched next
 #pragma unroll 1
@@ -261,10 +263,13 @@ cudaError_t launch_direct(Int4GemmParams p, cudaStream_t stream) {
   const int chunks = Int4Direct::chunks(p.weight), all = Int4Direct::pieces(p.weight, p.way);
   if (all * p.m <= p.way.stages * p.way.columns) p.way.stages = all;
   const int bytes = Int4Direct::shared_bytes(p.way, p.m);
-  const DirectLaunch l{
-      p.weight.row_units(),   chunks,
-      p.weight.depth_units(), p.m * int4_pitch(Int4Direct::kPiece) * 2,
-      p.way.stages >= all,    reinterpret_cast<uintptr_t>(p.y) % (4 * sizeof(T)) == 0 && p.weight.rows % 4 == 0};
+  const DirectLaunch l{p.weight.row_units(),
+                       chunks,
+                       p.weight.depth_units(),
+                       all / (Int4Direct::kChunk / Int4Direct::kPiece),
+                       p.m * int4_pitch(Int4Direct::kPiece) * 2,
+                       p.way.stages >= all,
+                       reinterpret_cast<uintptr_t>(p.y) % (4 * sizeof(T)) == 0 && p.weight.rows % 4 == 0};
   if (!l.all_x && (p.way.stages < 2 || p.way.stages > Int4Direct::kMostPieces)) return cudaErrorInvalidValue;
   if (bytes > 48 * 1024) {
     const cudaError_t code =
