@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Hashable, Mapping, Sequence
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import numpy.typing as npt
@@ -202,9 +202,10 @@ class GraphContext:
         kind = value.type
         if kind is None:
             return None if value.const_value is None else value.const_value.dtype
-        if not isinstance(kind, ir.TensorType) or kind.dtype == ir.DataType.UNDEFINED:
+        if not isinstance(kind, ir.TensorType):
             return None
-        return kind.dtype
+        dtype = kind.dtype
+        return None if dtype is ir.DataType.UNDEFINED else dtype
 
     def shape(self, value: ir.Value | None) -> tuple[Dim, ...] | None:
         """The dimensions: int when known, str when symbolic (equal symbols are equal sizes), None when unknown."""
@@ -221,8 +222,10 @@ class GraphContext:
         shape = self.shape(value)
         if shape is None:
             return None
-        dims = tuple(d for d in shape if isinstance(d, int))
-        return dims if len(dims) == len(shape) else None
+        for dim in shape:
+            if not isinstance(dim, int):
+                return None
+        return cast("tuple[int, ...]", shape)
 
     def rank(self, value: ir.Value | None) -> int | None:
         """The number of dimensions."""

@@ -81,19 +81,20 @@ def use(node: ir.Node, ctx: GraphContext) -> tuple[int, list[ir.Value]]:
     never: tuple[int, list[ir.Value]] = 0, []
     if not is_elementwise(node) or node.graph is None or len(node.inputs) > MAX_OPERANDS:
         return never
-    tensors = [ctx.tensor(value) for value in node.inputs]
-    if all(value is None or tensor is not None for value, tensor in zip(node.inputs, tensors, strict=True)):
-        return never
     output = node.outputs[0]
     rank = ctx.rank(output)
     if rank == 0 or ((rank is None or rank <= 1) and ctx.dtype(output) in _INTEGERS):
         return never
     loaded: list[ir.Value] = []
     given: list[Given] = []
-    for value, tensor in zip(node.inputs, tensors, strict=True):
+    computed = False
+    for value in node.inputs:
         if value is None:
             given.append(None)
-        elif tensor is not None and _immediate(tensor, node, ctx):
+            continue
+        tensor = ctx.tensor(value)
+        computed |= tensor is None
+        if tensor is not None and _immediate(tensor, node, ctx):
             given.append((tensor.dtype, tensor.tobytes()))
         else:
             dtype = ctx.dtype(value)
@@ -101,6 +102,8 @@ def use(node: ir.Node, ctx: GraphContext) -> tuple[int, list[ir.Value]]:
                 return never
             given.append(dtype)
             loaded.append(value)
+    if not computed:
+        return never
     # As text: 0.0 is not -0.0. Elementwise nodes have no tensors or graphs among their attributes.
     attributes = tuple([(a.name, repr(a.value)) for a in node.attributes.data.values()])
     key = ("pointwise", node.domain, node.op_type, attributes, tuple(given))
