@@ -35,6 +35,15 @@ void add_grids(const Int4Weight& w, int64_t m, Int4Way way, int resident, const 
   }
 }
 
+// Room for how much of x lets `resident` blocks of the direct kernel share a multiprocessor.
+int pieces_that_fit(const Int4Weight& w, Int4Way way, int resident, const DeviceInfo& device) {
+  const int64_t limit = (static_cast<int64_t>(device.max_shared_per_block) + kReservedShared) / resident;
+  way.stages = Int4Direct::pieces(w, way);
+  while (way.stages > 0 && Int4Direct::shared_bytes(way, way.columns) + kReservedShared > limit)
+    way.stages = std::min(way.stages - 1, Int4Direct::kMostPieces);
+  return way.stages;
+}
+
 // Ways of the direct kernel: at most 16 or 8 warps a block, as many as are busy all the time.
 void add_direct(const Int4Weight& w, int columns, const DeviceInfo& device, std::vector<Int4Way>* ways) {
   const int chunks = Int4Direct::chunks(w), tiles = w.row_units();
@@ -45,12 +54,9 @@ void add_direct(const Int4Weight& w, int columns, const DeviceInfo& device, std:
     const int turns = (chunks + most - 1) / most;
     Int4Way way{.columns = columns};
     way.warps = (chunks + turns - 1) / turns;
-    const int resident = Int4Direct::kMostWarps / way.warps;
-    const int64_t limit = (static_cast<int64_t>(device.max_shared_per_block) + kReservedShared) / resident;
-    way.stages = Int4Direct::pieces(w, way);
-    while (way.stages >= 2 && Int4Direct::shared_bytes(way, columns) + kReservedShared > limit)
-      way.stages = std::min(way.stages - 1, Int4Direct::kMostPieces);
-    if (way.stages < 2) continue;
+    int resident = Int4Direct::kMostWarps / way.warps;
+    while (resident > 0 && (way.stages = pieces_that_fit(w, way, resident, device)) < 2) --resident;
+    if (resident == 0) continue;
     way.blocks = std::min(resident * device.sm_count, tiles);
     add(way);
     if (resident > 1) way.blocks = tiles;  // the next block takes the place of whichever ends first

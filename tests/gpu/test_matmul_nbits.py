@@ -211,7 +211,8 @@ def test_direct_ways_of_large_products(
     """Blocks with several tiles; more of x than shared memory holds, by 14 warps and by 8."""
     columns = 8 if m <= 8 else 16
     monkeypatch.setenv("CUVIL_TUNING", f"only:direct c{columns}")
-    check(ep_session, (m,), Weight(9000, 2312, 128, 4, dtype))
+    if (m, dtype) in ((7, "bfloat16"), (16, "float16")):  # it takes seconds
+        check(ep_session, (m,), Weight(4400, 2312, 128, 4, dtype))
     for warps in (14, 8):
         monkeypatch.setenv("CUVIL_TUNING", f"only:direct c{columns} w{warps}")
         check(ep_session, (m,), Weight(72, 14336, 128, 4, dtype))
