@@ -33,7 +33,7 @@ def all_graphs(graph: ir.Graph) -> list[tuple[ir.Graph, ir.Node | None]]:
     i = 0
     while i < len(found):
         for node in found[i][0]:
-            if holds_graphs(node):
+            if node.attributes.data and holds_graphs(node):
                 found.extend((inner, node) for inner in subgraphs(node))
         i += 1
     return found
