@@ -103,3 +103,30 @@ def test_constants_that_must_not_fold(op: str, const: np.ndarray, out: str) -> N
     result = basic(model)
     assert sum(ops(result.model).values()) == 2
     same(model, result, x=normal(1, 4, 5, 5, scale=10))
+
+
+def folded_weights(model: Any) -> list[str]:
+    return [tensor.name for tensor in model.graph.initializer if len(tensor.dims) == 4]
+
+
+def test_layers_with_all_constants_in_common_share_the_folded_ones() -> None:
+    body = "t = Conv(x, w) u = BatchNormalization(t, s, b, m, v) r = Conv(u, w) y = BatchNormalization(r, s, b, m, v)"
+    weights = {"w": normal(4, 4, 1, 1), **parameters(4)}
+    model = made(f"(float[1,4,5,5] x) => (float[1,4,5,5] y) {{ {body} }}", **weights)
+    result = basic(model, skip=["initializer_dedup"])
+    assert len(folded_weights(result.model)) == 1
+    same(model, result, 1e-4, 1e-4, x=normal(1, 4, 5, 5))  # two layers, one after the other
+
+
+@pytest.mark.parametrize("other", ["Conv<group=2>(u, w)", "Conv(u, w, c)"])
+def test_one_difference_between_layers_keeps_them_apart(other: str) -> None:
+    """`w` is [4, 2, 1, 1]: with one group it reads two channels, with two groups four."""
+    first = "Conv(h, w)" if "group" in other else "Conv<group=2>(x, w)"
+    second = other if "group" in other else other.replace("Conv", "Conv<group=2>")
+    head = "h = Slice(x, zero, two, one)" if "group" in other else ""
+    body = f"{head} t = {first} u = BatchNormalization(t, s, b, m, v)"
+    body += f" r = {second} y = BatchNormalization(r, s, b, m, v)"
+    weights = {"w": normal(4, 2, 1, 1), "c": normal(4, seed=7), **parameters(4)}
+    weights |= {"zero": np.array([0]), "two": np.array([2]), "one": np.array([1])}
+    model = made(f"(float[1,4,5,5] x) => (float[1,4,5,5] y) {{ {body} }}", **weights)
+    same(model, basic(model), 1e-4, 1e-4, x=normal(1, 4, 5, 5))
