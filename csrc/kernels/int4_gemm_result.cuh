@@ -133,14 +133,24 @@ struct Result {
     if (!mine) return;
     __threadfence();
     const int first_slot = l.schedule.slot(first_block, tile);
+#pragma unroll 1
     for (int i = threadIdx.x; i < S::Columns * (S::Rows / 4); i += S::kThreads) {
       const int column = i / (S::Rows / 4), row = i % (S::Rows / 4);
       if (first_column + column >= p.m) break;  // of later i, too
       float4 sum = make_float4(0, 0, 0, 0);
-      for (int b = first_block; b <= last_block; ++b) {
-        // All but the first begin within the tile.
-        const float4 v = __ldcg(partial(b == first_block ? first_slot : 2 * b, column) + row);
-        sum.x += v.x, sum.y += v.y, sum.z += v.z, sum.w += v.w;
+      constexpr int kAtOnce = 8;  // one after the other, each would take as long as all
+#pragma unroll 1
+      for (int b = first_block; b <= last_block; b += kAtOnce) {
+        float4 v[kAtOnce];
+#pragma unroll
+        for (int j = 0; j < kAtOnce; ++j) {
+          v[j] = make_float4(0, 0, 0, 0);
+          // All but the first begin within the tile.
+          if (b + j <= last_block)
+            v[j] = __ldcg(partial(b + j == first_block ? first_slot : 2 * (b + j), column) + row);
+        }
+#pragma unroll
+        for (int j = 0; j < kAtOnce; ++j) sum.x += v[j].x, sum.y += v[j].y, sum.z += v[j].z, sum.w += v[j].w;
       }
       emit<T>(p, l.y_vectors, first_column + column, first_row + row * 4, sum);
     }
