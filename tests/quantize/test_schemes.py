@@ -14,6 +14,7 @@ from tests.quantize.scheme_testing import bad_layers, context, layer, output_noi
 
 SCHEMES = [
     ("rtn", {}),
+    ("rtn", {"clip": True}),
     ("hqq", {}),
     ("hqq", {"float_zeros": True}),
     ("gptq", {}),

@@ -4,7 +4,7 @@ Lin et al., "AWQ: Activation-aware Weight Quantization for LLM Compression and A
 scale of a channel is magnitude^a / (the weights' own magnitude)^b, the exponents are tried on a grid, and layers that
 read one tensor share it. Each trial rounds all weights of the group and measures the squared error at the products'
 outputs over the calibration data, from the mean of x^T x, so that no activations are kept. After that ranges are
-narrowed group by group where that lowers the error.
+narrowed group by group where that lowers the error, and scales are fitted to the outputs.
 
 The joint configuration of a scale search and another grid (``joint.py``) searches on its own bits and group size.
 """
@@ -21,7 +21,8 @@ import numpy as np
 from cuvil_onnx.errors import OptionError
 from cuvil_onnx.quantize.grid import Array, Grid, Quantized, dequantize, grouped, min_max
 from cuvil_onnx.quantize.scheme import Context, Layer, Scheme
-from cuvil_onnx.quantize.schemes._objective import fit_scales, hessian, nearest, output_error
+from cuvil_onnx.quantize.schemes._descent import Lines, fit_all_scales
+from cuvil_onnx.quantize.schemes._objective import fit_scales, hessian, nearest, output_error, with_codes
 from cuvil_onnx.quantize.schemes.gptq import Solver, solver_for
 
 ROUNDINGS = ("nearest", "gptq")
@@ -116,8 +117,14 @@ class Awq(Scheme):
         if o["rounding"] == "gptq":
             self._solver = solver_for(layer, self._solver, xp, True, o["damping"], o["follow"])
             return self._solver.solve(layer.weight, grid, sweeps=o["sweeps"], **ranges)
-        scales, zeros = fit_scales(layer.weight, xp.diagonal(hessian(layer, xp)), grid, xp, **ranges)
-        return nearest(layer.weight, scales, zeros, grid, xp)
+        moments = hessian(layer, xp)
+        scales, zeros = fit_scales(layer.weight, xp.diagonal(moments), grid, xp, **ranges)
+        made = nearest(layer.weight, scales, zeros, grid, xp)
+        lines = Lines(xp.arange(len(layer.weight)), scales, zeros, grid, xp)
+        error = lines.values(made.codes) - layer.weight
+        if bool(xp.isfinite(error).all()):  # narrowed ranges shrink outputs, which other scales for these codes mend
+            fit_all_scales(made.codes, error, moments, lines)
+        return with_codes(made.codes, lines.scales, zeros)
 
 
 def channel_scale(
