@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable
 from typing import Any
 
@@ -13,6 +14,11 @@ LAZY_BYTES = 1 << 20
 
 class Computed(ir.LazyTensor):
     """A tensor that costs its computation each time it is read."""
+
+
+def is_lazy(source: ir.TensorProtocol) -> bool:
+    """Whether what is computed of a tensor is not to be kept in memory."""
+    return isinstance(source, ir.ExternalTensor) and source.nbytes >= LAZY_BYTES
 
 
 def computed(
@@ -29,6 +35,13 @@ def computed(
             source.release()  # or the whole file stays mapped
         return tensor
 
-    if isinstance(source, ir.ExternalTensor) and source.nbytes >= LAZY_BYTES:
+    if is_lazy(source):
         return Computed(make, dtype=dtype, shape=ir.Shape(source.shape.numpy()))
     return make()
+
+
+def unmap(tensor: ir.TensorProtocol) -> None:
+    """Lets go of a file's pages: each look at a weight would keep megabytes of them in memory."""
+    if isinstance(tensor, ir.ExternalTensor):
+        with contextlib.suppress(BufferError):  # somebody still looks at it
+            tensor.release()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import functools
 from typing import Any
 
@@ -10,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 import onnx_ir as ir
 
-from cuvil_onnx.passes.computed import Computed
+from cuvil_onnx.passes.computed import Computed, unmap
 from cuvil_onnx.passes.in_file import InFile
 from cuvil_onnx.rewrite.graph import GraphContext
 from cuvil_onnx.rewrite.trace import Trace
@@ -58,7 +57,7 @@ def _sample(tensor: ir.TensorProtocol) -> bytes:
     whole = bits.size <= 8 * SAMPLES
     found = bits.tobytes() if whole else b"".join(bits[start : start + 8].tobytes() for start in _places(bits.size))
     del bits
-    _unmap(tensor)
+    unmap(tensor)
     return found
 
 
@@ -72,13 +71,6 @@ def _equal(one: ir.TensorProtocol | None, other: ir.TensorProtocol) -> bool:
     if one is None:
         return False
     equal = np.array_equal(_bits(one), _bits(other))
-    _unmap(one)
-    _unmap(other)
+    unmap(one)
+    unmap(other)
     return equal
-
-
-def _unmap(tensor: ir.TensorProtocol) -> None:
-    """Lets go of a file's pages: each look at a weight would keep megabytes of them in memory."""
-    if isinstance(tensor, ir.ExternalTensor):
-        with contextlib.suppress(BufferError):  # somebody still looks at it
-            tensor.release()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -47,6 +48,6 @@ def same(model: onnx.ModelProto, result: Optimized, rtol: float = 0.0, atol: flo
             assert got.tobytes() == want.tobytes(), "differs in the sign of a zero"
 
 
-def basic(model: onnx.ModelProto, **options: Any) -> Optimized:
+def basic(model: onnx.ModelProto | Path, **options: Any) -> Optimized:
     """Cleanup only."""
     return optimize(model, level="basic", verify=False, **options)

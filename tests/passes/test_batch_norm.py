@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import numpy as np
+import onnx
 import pytest
 
+from cuvil_onnx.passes.computed import LAZY_BYTES, Computed
 from tests.passes.pass_testing import basic, made, normal, ops, same
 
 # Weights are folded in double precision and rounded once: one unit in the last place a weight, summed over few terms.
@@ -130,3 +133,22 @@ def test_one_difference_between_layers_keeps_them_apart(other: str) -> None:
     weights |= {"zero": np.array([0]), "two": np.array([2]), "one": np.array([1])}
     model = made(f"(float[1,4,5,5] x) => (float[1,4,5,5] y) {{ {body} }}", **weights)
     same(model, basic(model), 1e-4, 1e-4, x=normal(1, 4, 5, 5))
+
+
+def test_large_folded_weights_of_a_file_are_computed_when_they_are_written(tmp_path: Path) -> None:
+    """Else all weights of a convolutional model would be in memory at once."""
+    channels = 512
+    body = "t = Conv(x, w) y = BatchNormalization(t, s, b, m, v)"
+    weights = {"w": normal(channels, channels, 1, 1), **parameters(channels)}
+    assert weights["w"].nbytes == LAZY_BYTES
+    model = made(f"(float[1,{channels},2,2] x) => (float[1,{channels},2,2] y) {{ {body} }}", **weights)
+    copy = onnx.ModelProto()
+    copy.CopyFrom(model)  # saving moves the data out
+    onnx.save(copy, tmp_path / "m.onnx", save_as_external_data=True, location="m.data")
+    result = basic(tmp_path / "m.onnx", output=tmp_path / "out.onnx")
+    held = [v.const_value for v in result.ir_model.graph.initializers.values()]
+    assert sum(isinstance(tensor, Computed) for tensor in held) == 1
+    same(model, result, 1e-4, 1e-4, x=normal(1, channels, 2, 2))  # sums of 512 products
+    (weight,) = [t for t in onnx.load(tmp_path / "out.onnx").graph.initializer if len(t.dims) == 4]
+    expected = [t for t in basic(model).model.graph.initializer if len(t.dims) == 4]
+    np.testing.assert_array_equal(onnx.numpy_helper.to_array(weight), onnx.numpy_helper.to_array(expected[0]))

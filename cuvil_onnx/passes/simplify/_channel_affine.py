@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import onnx_ir as ir
 
+from cuvil_onnx.passes.computed import computed, is_lazy, unmap
 from cuvil_onnx.rewrite.graph import GraphContext
 from cuvil_onnx.rewrite.rule import Refusal
 
@@ -59,10 +61,18 @@ def linear(node: ir.Node, ctx: GraphContext) -> Linear | Refusal | None:
 
 @dataclasses.dataclass(eq=False)
 class Folded:
-    """The new constants of a linear node; ``values`` are the initializers that hold them, once there are any."""
+    """The new constants of a linear node.
+
+    Attributes:
+        weight: the new weight.
+        bias: the new bias.
+        scale: gives the new weight for the old one.
+        values: the initializers that hold them, once there are any.
+    """
 
     weight: Array
     bias: Array
+    scale: Callable[[Array], Array]
     values: tuple[ir.Value, ...] = ()
 
 
@@ -74,26 +84,37 @@ def fold(source: Linear, k: Array, c: Array, ctx: GraphContext) -> Folded | Refu
     node, dtype = source.node, source.weight.dtype
     if not (np.isfinite(k).all() and np.isfinite(c).all()):
         return Refusal("a scale or shift is not finite", node)
-    weight, bias = source.weight.astype(np.float64), source.bias.astype(np.float64)
-    if node.op_type == "Conv":
-        weight = weight * k.reshape(-1, *[1] * (weight.ndim - 1))
-    elif node.op_type == "ConvTranspose":  # [inputs, outputs / group, ...]: each group of inputs has its own outputs
-        group = int(ctx.attr(node, "group", 1))
-        inputs, per_group = weight.shape[:2]
-        grouped = weight.reshape(group, inputs // group, per_group, -1) * k.reshape(group, 1, per_group, 1)
-        weight = grouped.reshape(weight.shape)
-    else:
-        weight = weight * (k.reshape(-1, 1) if ctx.attr(node, "transB", 0) else k)
+    scale = _scaling(node, k, ctx)
+    bias = source.bias.astype(np.float64)
+    if node.op_type == "Gemm":
         bias = bias * float(ctx.attr(node, "beta", 1.0))
-    bias = bias * k + c
     with np.errstate(over="ignore"):
-        new_weight, new_bias = weight.astype(dtype), bias.astype(dtype)
+        new_weight, new_bias = scale(source.weight), (bias * k + c).astype(dtype)
     if np.isfinite(source.weight).all() and np.isfinite(source.bias).all():
         if not (np.isfinite(new_weight).all() and np.isfinite(new_bias).all()):
             return Refusal("the folded constants overflow", node)
     else:
         return Refusal("the constants are not finite", node)
-    return Folded(new_weight, new_bias)
+    return Folded(new_weight, new_bias, scale)
+
+
+def _scaling(node: ir.Node, k: Array, ctx: GraphContext) -> Callable[[Array], Array]:
+    """The multiplication of a node's weight by one number per output channel."""
+    op_type, group, transposed = node.op_type, int(ctx.attr(node, "group", 1)), ctx.attr(node, "transB", 0)
+
+    def scale(old: Array) -> Array:
+        weight = old.astype(np.float64)
+        if op_type == "Conv":
+            weight = weight * k.reshape(-1, *[1] * (weight.ndim - 1))
+        elif op_type == "ConvTranspose":  # [inputs, outputs / group, ...]: each group of inputs has its own outputs
+            inputs, per_group = weight.shape[:2]
+            grouped = weight.reshape(group, inputs // group, per_group, -1) * k.reshape(group, 1, per_group, 1)
+            weight = grouped.reshape(weight.shape)
+        else:
+            weight = weight * (k.reshape(-1, 1) if transposed else k)
+        return weight.astype(old.dtype)
+
+    return scale
 
 
 def build(node: ir.Node, folded: Folded, ctx: GraphContext, like: ir.Value) -> ir.Node:
@@ -104,6 +125,9 @@ def build(node: ir.Node, folded: Folded, ctx: GraphContext, like: ir.Value) -> i
     weight_value = node.inputs[1]
     hint = weight_value.name if weight_value is not None and weight_value.name else "weight"
     if not folded.values or any(v.graph is not ctx.model.graph for v in folded.values):
-        weight, bias = ctx.initializer(folded.weight, f"{hint}_folded"), ctx.initializer(folded.bias, f"{hint}_bias")
-        folded.values = weight, bias
+        old = ctx.tensor(weight_value)
+        assert old is not None, "linear() has read it"
+        unmap(old)
+        new = computed(old, folded.scale, old.dtype) if is_lazy(old) else folded.weight
+        folded.values = ctx.initializer(new, f"{hint}_folded"), ctx.initializer(folded.bias, f"{hint}_bias")
     return ctx.node(node.op_type, [node.inputs[0], *folded.values], attrs, like=like, name=node.name or None)
