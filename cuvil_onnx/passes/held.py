@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import functools
-from typing import Any
+from collections.abc import Callable
+from typing import Any, Generic, TypeVar
 
 import numpy.typing as npt
 import onnx_ir as ir
@@ -14,6 +14,21 @@ MAX_CACHED_BYTES = 1024
 """The elements of larger weights are taken from the proto each time, or a model would be in memory twice."""
 
 
+T = TypeVar("T")
+
+
+class _once(Generic[T]):
+    """``functools.cached_property`` without a lock: Python 3.11's takes longer than most of what is kept here."""
+
+    def __init__(self, compute: Callable[[Any], T]) -> None:
+        self._compute = compute
+        self.__doc__ = compute.__doc__
+
+    def __get__(self, held: Any, owner: type | None = None) -> T:
+        found = held.__dict__[self._compute.__name__] = self._compute(held)
+        return found
+
+
 class Held(ir.TensorProtoTensor):
     """A TensorProtoTensor that makes its shape and its element type once, not at each look.
 
@@ -21,22 +36,22 @@ class Held(ir.TensorProtoTensor):
     on models of many small weights.
     """
 
-    @functools.cached_property
+    @_once
     def shape(self) -> ir.Shape:  # type: ignore[override]
         """The dimensions."""
         return super().shape
 
-    @functools.cached_property
-    def dtype(self) -> ir.DataType:  # type: ignore[override]
+    @_once
+    def dtype(self) -> ir.DataType:
         """The element type."""
         return super().dtype
 
-    @functools.cached_property
+    @_once
     def size(self) -> int:
         """The number of elements."""
         return super().size
 
-    @functools.cached_property
+    @_once
     def nbytes(self) -> int:
         """The number of bytes; elements of less than one share them."""
         return super().nbytes
@@ -45,7 +60,7 @@ class Held(ir.TensorProtoTensor):
         """The elements, not to be changed."""
         return self._elements if self.nbytes <= MAX_CACHED_BYTES else super().numpy()
 
-    @functools.cached_property
+    @_once
     def _elements(self) -> npt.NDArray[Any]:
         array = super().numpy()
         array.flags.writeable = False
