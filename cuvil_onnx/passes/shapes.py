@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Iterator, Sequence
 
 import onnx
@@ -30,6 +31,9 @@ LONG = 1 << 17
 """From this length on, vectors are no shapes: ONNX's inference would list what it knows of each element, once they are
 cast (10 GB for 64 Mi of them)."""
 
+_MAKERS = frozenset({"Split", "ConstantOfShape", "Range", "Reshape", "Expand", "Tile"})
+"""The ops of nodes that inference may not get to see."""
+
 Fact = tuple[int, tuple[int | str | None, ...] | None]
 """An element type (0: unknown) and dimensions."""
 
@@ -40,31 +44,34 @@ def infer_shapes(ctx: GraphContext, trace: Trace) -> int:
     Equal symbols mean equal sizes; a size that inference cannot name gets a symbol of its own, which pointwise
     operators hand on. Where inference fails nothing changes.
     """
-    misread: set[str | None] = set()
+    hidden: set[str | None] = set()
     for graph in ctx.graphs:
         for node in graph:
             if _is_misread(node, ctx):
-                misread.update(v.name for v in node.outputs)
+                hidden.update(v.name for v in node.outputs)
                 for value in node.outputs:
                     value.shape, value.type = None, node.inputs[0].type if node.inputs[0] is not None else None
+            elif node.op_type in _MAKERS and (made := _long_vector(node, ctx)) is not None:
+                hidden.add(node.outputs[0].name)
+                node.outputs[0].type, node.outputs[0].shape = made
             for value in node.outputs:
                 if value.type is None:
                     value.shape = None  # no proto can say a shape without a type
     graph = ctx.model.graph
     if len(graph) * (len(ctx.graphs) - 1) <= MAX_SCOPES:
-        return _infer(weightless_proto(ctx.model), list(graph), misread, trace)
+        return _infer(weightless_proto(ctx.model), list(graph), hidden, trace)
     nodes, changed = list(graph), 0
     for start in range(0, len(nodes), PART):
         part = nodes[start : start + PART]
         proto = _part(part, ctx)
-        changed += _infer(proto, part, misread, trace, f"{GENERATED}{start}_", _symbols(proto))
+        changed += _infer(proto, part, hidden, trace, f"{GENERATED}{start}_", _symbols(proto))
     return changed
 
 
 def _infer(
     proto: onnx.ModelProto,
     nodes: Sequence[ir.Node],
-    misread: set[str | None],
+    hidden: set[str | None],
     trace: Trace,
     prefix: str = "",
     given: frozenset[str] = frozenset(),
@@ -76,8 +83,8 @@ def _infer(
     levels = list(_levels(nodes))
     nested = len(levels) > 1  # else no attribute of the protos needs to be looked at
     graphs = list(walk_protos(proto.graph)) if nested else [proto.graph]
-    if misread:
-        _hide_misread(proto, graphs, misread)
+    if hidden:
+        _hide_nodes(proto, graphs, hidden)
     for stripped in graphs:
         for info in stripped.output:
             if info.type.HasField("tensor_type"):
@@ -130,12 +137,37 @@ def _is_misread(node: ir.Node, ctx: GraphContext) -> bool:
     )
 
 
-def _hide_misread(proto: onnx.ModelProto, graphs: Sequence[onnx.GraphProto], results: set[str | None]) -> None:
+def _long_vector(node: ir.Node, ctx: GraphContext) -> tuple[ir.TypeProtocol | None, ir.Shape] | None:
+    """Type and shape of the long vector that a node makes of little, or of something that is none."""
+    first = node.inputs[0] if node.inputs else None
+    kind = first.type if first is not None else None
+    length: float = 0
+    if node.op_type == "Range" and len(node.inputs) == 3:
+        start, limit, delta = (ctx.scalar(v) for v in node.inputs)
+        if start is not None and limit is not None and delta:
+            length = math.ceil((limit - start) / delta)
+    elif node.op_type == "ConstantOfShape":
+        sizes, value = ctx.ints(first), ctx.attr(node, "value")
+        kind = ir.TensorType(value.dtype if value is not None else ir.DataType.FLOAT)
+        length = sizes[0] if sizes is not None and len(sizes) == 1 else 0
+    elif node.op_type in ("Reshape", "Expand", "Tile") and len(node.inputs) == 2:
+        sizes, given = ctx.ints(node.inputs[1]), ctx.static_shape(first)
+        if sizes is not None and len(sizes) == 1:
+            elements = math.prod(given) if given is not None else 0
+            length = sizes[0] * (elements if node.op_type == "Tile" else 1)
+            if length < 0 or (node.op_type == "Expand" and given is not None and len(given) == 1):
+                length = max(length, elements)
+            if node.op_type != "Reshape" and given is not None and len(given) > 1:
+                length = 0  # no vector
+    return (kind, ir.Shape([int(length)])) if kind is not None and LONG <= length < 2**63 else None
+
+
+def _hide_nodes(proto: onnx.ModelProto, graphs: Sequence[onnx.GraphProto], results: set[str | None]) -> None:
     """Moves the nodes with these results to a domain that inference does not know."""
     proto.opset_import.append(onnx.helper.make_opsetid("cuvil.hidden", 1))
     for graph in graphs:
         for node in graph.node:
-            if node.op_type == "Split" and results.intersection(node.output):
+            if node.op_type in _MAKERS and results.intersection(node.output):
                 node.domain = "cuvil.hidden"
 
 

@@ -6,6 +6,7 @@ import time
 
 import onnx
 import onnx_ir as ir
+import pytest
 
 import cuvil_onnx
 from cuvil_onnx.passes.shapes import infer_shapes
@@ -25,6 +26,32 @@ def test_long_vectors_cost_no_memory_for_each_element():
     assert [n.op_type for n in result.model.graph.node] == ["Pointwise"]
     (found,) = result.model.graph.output
     assert [d.dim_value for d in found.type.tensor_type.shape.dim] == [67108864]
+
+
+@pytest.mark.parametrize(
+    "maker",
+    [
+        "m = ConstantOfShape <value: tensor = float[1] {2}> (n)",
+        "m = Expand (x, n)",
+        "m = Tile (x, n)",
+        "m = Range (zero, limit, step)",
+        "m = Reshape (z, minus)",
+        "m = Reshape (z, n)",
+    ],
+)
+def test_long_vectors_made_of_little_cost_no_memory_for_each_element(maker: str):
+    length = 1 << 26
+    model = onnx.parser.parse_model(
+        f'<ir_version: 10, opset_import: ["" : 18]> g (float[1] x, float[2, {length // 2}] z) => (float[k] y)'
+        f"<int64[1] n = {{{length}}}, int64[1] minus = {{-1}}, float zero = {{0}}, float limit = {{{length}}},"
+        f" float step = {{1}}> {{ {maker}  s = Add(m, x)  y = Cast <to = 1> (s) }}"
+    )
+    read = ir.from_proto(model)
+    began = time.process_time()
+    infer_shapes(GraphContext(read), Trace())
+    assert time.process_time() - began < 5
+    sizes = {v.name: v.shape for node in read.graph for v in node.outputs}
+    assert sizes["m"] == sizes["s"] == ir.Shape([length])
 
 
 def test_symbols_of_the_user_are_never_taken_for_lengths():
