@@ -99,7 +99,7 @@ class _Driver:
         self._store = Store()
         self._summary = Summary(settings.label())
         self._results: dict[_Key, _Result] = {}
-        self._fallback = make_scheme("rtn", {"clip": True})
+        self._fallback = make_scheme("rtn", {})
         self._divisions: list[tuple[Division, Array]] = []
         self._alone: dict[ir.Node, _Key] = {}  # products whose weight nothing else reads
 

@@ -57,7 +57,7 @@ class Awq(Scheme):
         "search_bits": 0,
         "search_group_size": 0,
         "damping": 0.01,
-        "follow": 0.5,
+        "follow": 0.0,
         "sweeps": 4,
     }
 

@@ -5,10 +5,10 @@ the channel order by decreasing activation (act-order), damping, and Cholesky fa
 
 - Scales are chosen before, for the groups of the original order, so that act-order needs no index of groups and the
   weight keeps its layout; by trying narrower ranges, each weight's squared error times what GPTQ then pays for it.
-- The goal is not the product of this input, which rounded layers before changed, but the product that the unquantized
-  model has: as far as the input x tells its x0, the weight W + (x^T x)^-1 x^T (x0 - x) W gives it (Li et al., "GPTAQ",
-  arXiv 2504.02692, spread these terms channel by channel). ``follow`` is how far to go there: what the calibration data
-  says of x0 holds for other data in part.
+- With ``follow`` the goal is not the product of this input, which rounded layers before changed, but the product that
+  the unquantized model has: as far as the input x tells its x0, the weight W + (x^T x)^-1 x^T (x0 - x) W gives it (Li
+  et al., "GPTAQ", arXiv 2504.02692, spread these terms channel by channel). ``follow`` is how far to go there: what
+  the calibration data says of x0 holds for other data in part, and with few tokens a channel too little (see the docs).
 - Channels that calibration never saw are rounded to nearest instead of being set to 0.
 - ``sweeps`` of coordinate descent over scales and codes follow (``_descent.py``), which only lower the error.
 """
@@ -32,7 +32,7 @@ class Gptq(Scheme):
     """See the module's text.
 
     Options: ``act_order``: channels with the largest activations first; ``damping``: added to the Hessian's diagonal,
-    as a part of its mean; ``follow``: see above, 0 to 1, 0 saves running the unquantized model; ``sweeps``: passes of
+    as a part of its mean; ``follow``: see above, 0 to 1, above 0 also runs the unquantized model; ``sweeps``: passes of
     coordinate descent; ``steps`` and ``narrowest``: the ranges that are tried (0 steps: the whole range only).
     """
 
@@ -42,7 +42,7 @@ class Gptq(Scheme):
     defaults: ClassVar[Mapping[str, Any]] = {
         "act_order": True,
         "damping": 0.01,
-        "follow": 0.5,
+        "follow": 0.0,
         "sweeps": 4,
         "steps": 12,
         "narrowest": 0.7,

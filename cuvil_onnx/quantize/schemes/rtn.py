@@ -4,8 +4,12 @@ Symmetric groups take the better of two scales (the mean squared error decides):
 the outermost code on its side of zero, of which there is one more below than above, and the one that clips nothing.
 With ``clip`` ranges are also tried narrower, which loses the outermost weights and serves the many others. What has
 the least squared error is too short, though: its product with the weight is below that of the weight with itself, by
-1 to 3 percent at 4 bits. Errors of rounding go in all directions, while this one shrinks every output, and models get
-worse by it though their weights are nearer. Scales of narrowed groups are therefore made longer by what is lacking.
+1 to 3 percent at 4 bits. Errors of rounding go in all directions, while this one shrinks every output. Scales of
+narrowed groups are therefore made longer by what is lacking.
+
+Narrowed ranges can make a model worse all the same, although its weights are nearer: SmolLM2 (g128, float 30.9) has a
+perplexity of 39.9 without, 45.0 with them, and 46.1 without the longer scales. Which of the outermost weights a model
+depends on is not to be seen without data; schemes with calibration weigh them.
 """
 
 from __future__ import annotations
