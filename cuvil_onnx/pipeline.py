@@ -35,7 +35,7 @@ from cuvil_onnx.rewrite.graph import GraphContext
 from cuvil_onnx.rewrite.rule import Exactness, Phase, Rule
 from cuvil_onnx.rewrite.trace import Trace
 
-MAX_CLEANUP_ROUNDS = 4
+MAX_CLEANUP_ROUNDS = 12
 """Folding can make shapes known, which makes more foldable; deeper nests than this stay as they are."""
 
 PRECISIONS = ("fp32", "fp16", "bf16")
@@ -219,10 +219,10 @@ class Pipeline:
             changed = self.run(SHAPE_CHAIN)
             changed += self.run(FOLD)
             changed += self.phase(Phase.CLEANUP)
-            if changed:
-                self.run(DEAD_CODE)
-            if not changed or not self.infer():
+            if not changed:
                 break
+            self.run(DEAD_CODE)
+            self.infer()  # what folding made constant can be folded further even where no shape became better known
         if self.run(DEDUP) + self.run(CSE):
             self.run(DEAD_CODE)
 
