@@ -315,8 +315,6 @@ __global__ void __launch_bounds__(Tl::kThreads) attention_kernel(const Attention
   }
 }
 
-constexpr int kMaxSharingBlocks = 16;  // above 8, clusters are not portable: sm_90 has them
-
 // `ranks`: blocks that share a head's keys.
 template <typename Tl>
 cudaError_t launch_tile(const AttentionParams& p, cudaStream_t stream, int ranks = 1) {
@@ -329,9 +327,6 @@ cudaError_t launch_tile(const AttentionParams& p, cudaStream_t stream, int ranks
   const int64_t blocks = int64_t{p.batch} * p.heads * ((p.s + Tl::Bm - 1) / Tl::Bm);
   if (blocks > INT32_MAX) return cudaErrorInvalidValue;
   if constexpr (Tl::Shared) {
-    const cudaError_t code =
-        cudaFuncSetAttribute(attention_kernel<Tl>, cudaFuncAttributeNonPortableClusterSizeAllowed, 1);
-    if (code != cudaSuccess) return code;
     const dim3 grid(static_cast<unsigned>(blocks), 1, static_cast<unsigned>(ranks));
     launch_early_cluster(attention_kernel<Tl>, grid, Tl::kThreads, static_cast<size_t>(bytes), grid.z, stream, p);
   } else {
@@ -349,12 +344,14 @@ inline AttentionParams folded(AttentionParams p) {
   return p;
 }
 
-// Blocks that share the keys of a folded query: more where they leave the card idle and each still has `keys`.
+// Blocks that share the keys of a folded query, each of which still has `keys`: where every head has a block of its own
+// and they fill half of the card, sharing only costs.
 inline int sharing_blocks(const AttentionParams& p, int rows, int keys) {
-  constexpr int64_t kBlocks = 264;
+  constexpr int64_t kMultiprocessors = 132;
   const int64_t blocks = int64_t{p.batch} * p.heads * ((p.s + rows - 1) / rows);
   int ranks = 1;
-  while (ranks < kMaxSharingBlocks && blocks * ranks * 2 <= kBlocks && p.t > ranks * keys) ranks *= 2;
+  while (2 * blocks <= kMultiprocessors && ranks < 8 && blocks * ranks < kMultiprocessors && p.t > ranks * keys)
+    ranks *= 2;
   return ranks;
 }
 
