@@ -32,74 +32,56 @@ __device__ __forceinline__ void wgmma_wait() {
 // Between products and other uses of an element of D: the compiler moves none of these across it.
 __device__ __forceinline__ void wgmma_hold(float& d) { asm volatile("" : "+f"(d)::"memory"); }
 
-// d = A * B + (add ? d : 0), N columns.
+// d += A * B, N columns.
 template <int N>
 struct Wgmma;
 
 #define CUVIL_QUAD(x) "+f"(x[0]), "+f"(x[1]), "+f"(x[2]), "+f"(x[3])
-#define CUVIL_WGMMA_ASM(shape, type, d, operands, add_, ...)                                                     \
-  asm volatile("{\n.reg .pred p;\nsetp.ne.b32 p, " add_ ", 0;\nwgmma.mma_async.sync.aligned." shape ".f32." type \
-               "." type " {" d "}, " operands ", p, 1, 1, 0;\n}\n"                                               \
-               : __VA_ARGS__                                                                                     \
-               : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"(add))
-#define CUVIL_WGMMA(shape, d, operands, add_, ...)                 \
-  if constexpr (std::is_same_v<T, __half>)                         \
-    CUVIL_WGMMA_ASM(shape, "f16", d, operands, add_, __VA_ARGS__); \
-  else                                                             \
-    CUVIL_WGMMA_ASM(shape, "bf16", d, operands, add_, __VA_ARGS__)
-
-template <>
-struct Wgmma<8> {
-  template <typename T>
-  static __device__ __forceinline__ void run(float (&d)[1][4], const uint32_t (&a)[4], uint64_t b, int add) {
-    CUVIL_WGMMA("m64n8k16", "%0, %1, %2, %3", "{%4, %5, %6, %7}, %8", "%9", CUVIL_QUAD(d[0]));
-  }
-};
-
-template <>
-struct Wgmma<16> {
-  template <typename T>
-  static __device__ __forceinline__ void run(float (&d)[2][4], const uint32_t (&a)[4], uint64_t b, int add) {
-    CUVIL_WGMMA("m64n16k16", "%0, %1, %2, %3, %4, %5, %6, %7", "{%8, %9, %10, %11}, %12", "%13", CUVIL_QUAD(d[0]),
-                CUVIL_QUAD(d[1]));
-  }
-};
+#define CUVIL_WGMMA_ASM(shape, type, d, operands, ...)                                                             \
+  asm volatile("{\n.reg .pred p;\nsetp.ne.b32 p, 1, 0;\nwgmma.mma_async.sync.aligned." shape ".f32." type "." type \
+               " {" d "}, " operands ", p, 1, 1, 0;\n}\n"                                                          \
+               : __VA_ARGS__                                                                                       \
+               : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b))
+#define CUVIL_WGMMA(shape, d, operands, ...)                 \
+  if constexpr (std::is_same_v<T, __half>)                   \
+    CUVIL_WGMMA_ASM(shape, "f16", d, operands, __VA_ARGS__); \
+  else                                                       \
+    CUVIL_WGMMA_ASM(shape, "bf16", d, operands, __VA_ARGS__)
 
 template <>
 struct Wgmma<32> {
   template <typename T>
-  static __device__ __forceinline__ void run(float (&d)[4][4], const uint32_t (&a)[4], uint64_t b, int add) {
+  static __device__ __forceinline__ void run(float (&d)[4][4], const uint32_t (&a)[4], uint64_t b) {
     CUVIL_WGMMA("m64n32k16", "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15",
-                "{%16, %17, %18, %19}, %20", "%21", CUVIL_QUAD(d[0]), CUVIL_QUAD(d[1]), CUVIL_QUAD(d[2]),
-                CUVIL_QUAD(d[3]));
+                "{%16, %17, %18, %19}, %20", CUVIL_QUAD(d[0]), CUVIL_QUAD(d[1]), CUVIL_QUAD(d[2]), CUVIL_QUAD(d[3]));
   }
 };
 
 template <>
 struct Wgmma<64> {
   template <typename T>
-  static __device__ __forceinline__ void run(float (&d)[8][4], const uint32_t (&a)[4], uint64_t b, int add) {
+  static __device__ __forceinline__ void run(float (&d)[8][4], const uint32_t (&a)[4], uint64_t b) {
     CUVIL_WGMMA("m64n64k16",
                 "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, %16, %17, %18, %19, %20, "
                 "%21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31",
-                "{%32, %33, %34, %35}, %36", "%37", CUVIL_QUAD(d[0]), CUVIL_QUAD(d[1]), CUVIL_QUAD(d[2]),
-                CUVIL_QUAD(d[3]), CUVIL_QUAD(d[4]), CUVIL_QUAD(d[5]), CUVIL_QUAD(d[6]), CUVIL_QUAD(d[7]));
+                "{%32, %33, %34, %35}, %36", CUVIL_QUAD(d[0]), CUVIL_QUAD(d[1]), CUVIL_QUAD(d[2]), CUVIL_QUAD(d[3]),
+                CUVIL_QUAD(d[4]), CUVIL_QUAD(d[5]), CUVIL_QUAD(d[6]), CUVIL_QUAD(d[7]));
   }
 };
 
 template <>
 struct Wgmma<128> {
   template <typename T>
-  static __device__ __forceinline__ void run(float (&d)[16][4], const uint32_t (&a)[4], uint64_t b, int add) {
+  static __device__ __forceinline__ void run(float (&d)[16][4], const uint32_t (&a)[4], uint64_t b) {
     CUVIL_WGMMA("m64n128k16",
                 "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, %16, %17, %18, %19, %20, "
                 "%21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31, %32, %33, %34, %35, %36, %37, %38, %39, "
                 "%40, %41, %42, %43, %44, %45, %46, %47, %48, %49, %50, %51, %52, %53, %54, %55, %56, %57, %58, "
                 "%59, %60, %61, %62, %63",
-                "{%64, %65, %66, %67}, %68", "%69", CUVIL_QUAD(d[0]), CUVIL_QUAD(d[1]), CUVIL_QUAD(d[2]),
-                CUVIL_QUAD(d[3]), CUVIL_QUAD(d[4]), CUVIL_QUAD(d[5]), CUVIL_QUAD(d[6]), CUVIL_QUAD(d[7]),
-                CUVIL_QUAD(d[8]), CUVIL_QUAD(d[9]), CUVIL_QUAD(d[10]), CUVIL_QUAD(d[11]), CUVIL_QUAD(d[12]),
-                CUVIL_QUAD(d[13]), CUVIL_QUAD(d[14]), CUVIL_QUAD(d[15]));
+                "{%64, %65, %66, %67}, %68", CUVIL_QUAD(d[0]), CUVIL_QUAD(d[1]), CUVIL_QUAD(d[2]), CUVIL_QUAD(d[3]),
+                CUVIL_QUAD(d[4]), CUVIL_QUAD(d[5]), CUVIL_QUAD(d[6]), CUVIL_QUAD(d[7]), CUVIL_QUAD(d[8]),
+                CUVIL_QUAD(d[9]), CUVIL_QUAD(d[10]), CUVIL_QUAD(d[11]), CUVIL_QUAD(d[12]), CUVIL_QUAD(d[13]),
+                CUVIL_QUAD(d[14]), CUVIL_QUAD(d[15]));
   }
 };
 

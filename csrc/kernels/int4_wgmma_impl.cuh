@@ -21,9 +21,8 @@ namespace int4_gemm {
 
 // How codes become numbers.
 enum class Scaling {
-  kSums,     // integers; the sums of a step, which is of one group, are scaled
-  kNumbers,  // numbers, a step is of one group, no offsets
-  kUnits,    // numbers, each unit is of one group
+  kNumbers,  // a step is of one group, without offsets
+  kUnits,    // each unit is of one group
 };
 
 template <typename T_, int Columns_, Scaling Scaling_>
@@ -165,13 +164,12 @@ struct Consumer {
     if (lane == 0) barrier_arrive(s.empty(slot));
   }
 
-  // Products of 16 places, the k-th of a step. `add`: to what `sums` holds.
+  // Adds the products of 16 places, the k-th of a step, to `sums`.
   static __device__ __forceinline__ void multiply(float (&sums)[2][S::Nt][4], const uint32_t (&a)[2][4], uint64_t x,
-                                                  int k, bool add) {
+                                                  int k) {
 #pragma unroll
     for (int tile = 0; tile < 2; ++tile)
-      Wgmma<S::Columns>::template run<T>(sums[tile], a[tile], x + k / 4 * (S::kBoxBytes >> 4) + k % 4 * 2,
-                                         static_cast<int>(add));
+      Wgmma<S::Columns>::template run<T>(sums[tile], a[tile], x + k / 4 * (S::kBoxBytes >> 4) + k % 4 * 2);
   }
 
   // The codes of unit u; zeros behind the end of the depth.
@@ -181,52 +179,7 @@ struct Consumer {
     return v;
   }
 
-  // Scaling::kSums: a step on its own.
-  __device__ __forceinline__ void step_of_sums(float (&acc)[2][S::Nt][4], float (&sums)[2][S::Nt][4], int slot,
-                                               int units) const {
-    const unsigned char* stage = s.shared + slot * s.l.stage.bytes;
-    const int at = warp * kUnitRows + lane / 4 * 4;
-    const uint64_t x = wgmma_operand(s.address + slot * s.l.stage.bytes);
-    Integers<T> integers;
-    integers.load(zeros_at(stage, at));
-    const Vec<T, 4> scales = load<T, 4>(values_at(stage, s.l.stage.scales, at));
-    uint4 v[S::Units];
-#pragma unroll
-    for (int u = 0; u < S::Units; ++u) v[u] = codes(stage, u, units);
-    uint32_t a[2][2][2][4];
-    hold(sums);
-#pragma unroll
-    for (int u = 0; u < S::Units; ++u) {
-      const uint32_t words[4] = {v[u].x, v[u].y, v[u].z, v[u].w};
-#pragma unroll
-      for (int tile = 0; tile < 2; ++tile)
-#pragma unroll
-        for (int step = 0; step < 2; ++step)
-#pragma unroll
-          for (int r = 0; r < 4; ++r) a[u % 2][step][tile][r] = as_word(integers.pair(words[2 * tile + step], tile, r));
-      wgmma_fence();
-      multiply(sums, a[u % 2][0], x, 2 * u, u > 0);
-      multiply(sums, a[u % 2][1], x, 2 * u + 1, true);
-      wgmma_commit();
-      if (u + 1 < S::Units) wgmma_wait<1>();
-    }
-    wgmma_wait<0>();
-    hold(sums);
-    release(slot);
-#pragma unroll
-    for (int t = 0; t < 2; ++t)
-#pragma unroll
-      for (int half = 0; half < 2; ++half) {
-        const float scale = to_compute(scales[2 * t + half]);
-#pragma unroll
-        for (int n = 0; n < S::Nt; ++n)
-#pragma unroll
-          for (int c = 2 * half; c < 2 * half + 2; ++c) acc[t][n][c] = fmaf(scale, sums[t][n][c], acc[t][n][c]);
-      }
-  }
-
-  // Otherwise.
-  __device__ __forceinline__ void step_of_numbers(float (&acc)[2][S::Nt][4], int slot, int units, int step) const {
+  __device__ __forceinline__ void add_step(float (&acc)[2][S::Nt][4], int slot, int units, int step) const {
     const Int4Weight& w = s.p.weight;
     const unsigned char* stage = s.shared + slot * s.l.stage.bytes;
     const uint64_t x = wgmma_operand(s.address + slot * s.l.stage.bytes);
@@ -253,7 +206,7 @@ struct Consumer {
 #pragma unroll
         for (int tile = 0; tile < 2; ++tile) decoder.template decode<kUnits>(a[half][tile], words, tile, half);
         wgmma_fence();
-        multiply(acc, a[half], x, 2 * u + half, true);
+        multiply(acc, a[half], x, 2 * u + half);
         wgmma_commit();
         if (2 * u + half + 1 < 2 * S::Units) wgmma_wait<1>();
       }
@@ -274,14 +227,11 @@ struct Consumer {
     uint32_t parity = 0;
     for (int done = 0; done < s.count;) {
       const int end = done + min(steps - work.step, s.count - done);  // of this tile
-      float acc[2][S::Nt][4] = {}, sums[2][S::kScaling == Scaling::kSums ? S::Nt : 1][4] = {};
+      float acc[2][S::Nt][4] = {};
       for (; done < end; ++done, ++work.step) {
         barrier_wait(s.full(slot), parity);
         const int units = depth_units - work.step * S::Units;
-        if constexpr (S::kScaling == Scaling::kSums)
-          step_of_sums(acc, sums, slot, units);
-        else
-          step_of_numbers(acc, slot, units, work.step);
+        add_step(acc, slot, units, work.step);
         // All warps have most likely left the step before this one: its stage is fetched anew.
         if (done > 0 && left > 0) {
           if (done % S::WarpsRow == warp) {
@@ -345,12 +295,6 @@ cudaError_t launch_wgmma_any(const Int4GemmParams& p, cudaStream_t stream) {
   if (!int4_wgmma_serves(p.weight) || !p.way.wide) return cudaErrorInvalidValue;
   const bool units = p.weight.group_shift < 7 || p.weight.offsets;
   switch (p.way.columns) {
-    case 8:
-      return units ? launch_wgmma<WgmmaShape<T, 8, Scaling::kUnits>>(p, stream)
-                   : launch_wgmma<WgmmaShape<T, 8, Scaling::kSums>>(p, stream);
-    case 16:
-      return units ? launch_wgmma<WgmmaShape<T, 16, Scaling::kUnits>>(p, stream)
-                   : launch_wgmma<WgmmaShape<T, 16, Scaling::kSums>>(p, stream);
     case 32:
       return units ? launch_wgmma<WgmmaShape<T, 32, Scaling::kUnits>>(p, stream)
                    : launch_wgmma<WgmmaShape<T, 32, Scaling::kNumbers>>(p, stream);

@@ -85,6 +85,7 @@ std::vector<Int4Way> int4_ways(const Int4Weight& w, int64_t m, const DeviceInfo&
   if (device.sm == 90 && int4_wgmma_serves(w))
     for (auto c = columns.rbegin(); c != columns.rend(); ++c)
       for (const int resident : {2, 1}) {
+        if (*c < 32) continue;                     // the direct kernel's, or mma's
         if (*c == 128 && resident == 2) continue;  // it takes all registers
         Int4Way way{.columns = *c, .wide = true, .wgmma = true};
         way.stages = stages_that_fit(w, way, resident, device);
