@@ -37,6 +37,8 @@ def add_metrics(record: Record, prefix: str, result: Comparison) -> None:
             record.add(f"{prefix}/{row.key}_kernels", row.result.kernels, "kernels")
         if row.result.memory_mb is not None:
             record.add(f"{prefix}/{row.key}_memory", row.result.memory_mb, "MiB")
+    if (tf32 := result.get("cuvil_tf32")) is not None:
+        record.add(f"{prefix}/tf32_max_rel_err", tf32.max_rel_err, "relative")
     ours = result.get("cuvil")
     if ours is not None:
         record.add(f"{prefix}/max_rel_err", ours.max_rel_err, "relative")
@@ -85,8 +87,8 @@ def main() -> int:
                 record.versions.update(result.versions)
                 failed += result.get("cuvil") is None
                 add_metrics(record, metric_name(model, precision, batch, feed), result)
-        if gpu is not None and record.metrics:  # a record a model: a run that is stopped keeps what it measured
-            print(f"recorded: {record.write(args.out)}", file=sys.stderr)
+                if gpu is not None:  # each time: a run that is stopped keeps what it measured
+                    print(f"recorded: {record.write(args.out)}", file=sys.stderr)
     if gpu is None:
         print("not recorded: results are recorded for GPUs only", file=sys.stderr)
     return 1 if failed else 0

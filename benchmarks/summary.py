@@ -60,19 +60,21 @@ def _card_table(metrics: Metrics) -> str:
     rows = [["model", "stock ORT `run()`", "stock ORT at its best", "cuvil", "x best", "largest difference"]]
     for name in configurations(metrics):
         prefix = f"model/{name}"
-        ours, best = _value(metrics, f"{prefix}/cuvil"), _stock_best(metrics, prefix)
-        ratio = f"{best / ours:.2f}" if ours and best else "-"
-        difference = _value(metrics, f"{prefix}/max_rel_err")
-        rows.append(
-            [
-                name,
-                _ms(_value(metrics, f"{prefix}/stock_default")),
-                _ms(best),
-                _ms(ours),
-                ratio,
-                "-" if difference is None else f"{difference:.1e}",
-            ]
-        )
+        best = _stock_best(metrics, prefix)
+        for label, key, error in ((name, "cuvil", "max_rel_err"), (f"{name}, TF32", "cuvil_tf32", "tf32_max_rel_err")):
+            ours, difference = _value(metrics, f"{prefix}/{key}"), _value(metrics, f"{prefix}/{error}")
+            if ours is None:
+                continue
+            rows.append(
+                [
+                    label,
+                    _ms(_value(metrics, f"{prefix}/stock_default")),
+                    _ms(best),
+                    _ms(ours),
+                    f"{best / ours:.2f}" if best else "-",
+                    "-" if difference is None else f"{difference:.1e}",
+                ]
+            )
     lines = [f"Median latency in ms on one {card}; differences are relative to fp32 on the CPU.", ""]
     lines.append(markdown_table(rows))
     percent, times = _value(metrics, f"{POINTWISE}/pct_copy"), _value(metrics, f"{POINTWISE}/x_stock")

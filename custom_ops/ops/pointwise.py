@@ -113,10 +113,11 @@ def _examples() -> Iterable[Example]:
 
 SPEC = OpSpec(
     name="Pointwise",
-    doc="""A region of elementwise nodes, with NumPy broadcasting between the inputs. Every output has the broadcast
-shape of all inputs. The body is the replaced nodes as they were (a multiplication and an addition that were
-a BatchNormalization are one again); `program` says the same for the kernel: one instruction a string, `<op>.<dtype> <operand>*`, where an operand is the index of an earlier instruction and dtype the
-result's type. Each result is rounded to its dtype and nothing is contracted: the region computes what its nodes did.
+    doc="""A region of elementwise nodes, with NumPy broadcasting between the inputs.
+Every output has the broadcast shape of all inputs. The body is the replaced nodes as they were (a multiplication and
+an addition that were a BatchNormalization are one again); `program` says the same for the kernel: one instruction a
+string, `<op>.<dtype> <operand>*`, where an operand is the index of an earlier instruction and dtype the result's
+type. Each result is rounded to its dtype and nothing is contracted: the region computes what its nodes did.
 
 - `load.T k` (input k), `const.T 0x<bits>`, `cast.T a`
 - same type in and out: `add sub mul div pow mod fmod min max prelu(x, slope)`, `neg abs sqrt reciprocal exp log erf

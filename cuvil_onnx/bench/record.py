@@ -23,16 +23,16 @@ class Record:
     card: str
     versions: dict[str, str]
     metrics: dict[str, dict[str, Any]] = field(default_factory=dict)
+    begun: datetime.datetime = field(default_factory=lambda: datetime.datetime.now(datetime.UTC).replace(microsecond=0))
 
     def add(self, metric: str, value: float, unit: str) -> None:
         self.metrics[metric] = {"value": float(f"{value:.6g}"), "unit": unit}
 
     def write(self, root: Path) -> Path:
-        """Writes ``root/<card>/<name>_<date>.json`` and returns its path."""
-        now = datetime.datetime.now(datetime.UTC).replace(microsecond=0)
+        """Writes ``root/<card>/<name>_<date>.json`` and returns its path. May be called again with more metrics."""
         record = {
             "name": self.name,
-            "date": now.isoformat(),
+            "date": self.begun.isoformat(),
             "commit": _commit(),
             "card": self.card,
             "driver": _driver(),
@@ -40,7 +40,7 @@ class Record:
             "command": " ".join(["python", "-m", f"benchmarks.{_program(Path(sys.argv[0]))}", *sys.argv[1:]]),
             "metrics": self.metrics,
         }
-        path = root / card_folder(self.card) / f"{self.name}_{now:%Y%m%d_%H%M%S}.json"
+        path = root / card_folder(self.card) / f"{self.name}_{self.begun:%Y%m%d_%H%M%S}.json"
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(json.dumps(record, indent=1) + "\n", encoding="utf-8")
         return path

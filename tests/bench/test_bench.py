@@ -198,6 +198,9 @@ def test_a_record_has_everything_that_the_format_asks_for(tmp_path, monkeypatch)
     assert set(written) == {"name", "date", "commit", "card", "driver", "versions", "command", "metrics"}
     assert written["metrics"] == {"model/x/cuvil": {"value": 1.23457, "unit": "ms"}}
     assert written["commit"] == "abc"
+    r.add("model/y/cuvil", 2, "ms")  # a longer run writes its record after each step
+    assert len(json.loads(r.write(tmp_path).read_text())["metrics"]) == 2
+    assert len(list(tmp_path.rglob("*.json"))) == 1
 
 
 def test_metric_names():
@@ -212,8 +215,10 @@ def test_summary_renders_what_is_recorded():
     values = {"stock_default": 4.0, "stock_best": 2.0, "cuvil": 1.0, "max_rel_err": 1e-4, "cuvil_p99": 9.0}
     metrics = {f"model/tiny_fp16_b1/{k}": {"value": v, **entry} for k, v in values.items()}
     metrics[f"{summary.POINTWISE}/pct_copy"] = {"value": 93.2, **entry}
+    metrics["model/tiny_fp16_b1/cuvil_tf32"] = {"value": 0.5, **entry}
     text = summary.render_table({"h200": metrics})
     assert "| tiny_fp16_b1 | 4.000 | 2.000 | 1.000 | 2.00 | 1.0e-04 |" in text
+    assert "| tiny_fp16_b1, TF32 | 4.000 | 2.000 | 0.500 | 4.00 | - |" in text
     assert "93.2 % of the measured copy bandwidth." in text
     assert "NVIDIA H200" in summary.render_chart({"h200": metrics})
 

@@ -39,6 +39,7 @@ def an_application_captures_around_a_run() -> None:
             value.update_inplace(x)
         with torch.cuda.stream(stream):
             graph.replay()
+        stream.synchronize()  # nothing else orders the replay before the copy of the output
         np.testing.assert_array_equal(bound.output.numpy(), chain(x, x))
         other = floats(10 + i, 8, seed=i)
         np.testing.assert_array_equal(sess.run(None, {"x": other, "w": other})[0], chain(other, other))
