@@ -154,6 +154,10 @@ def _optimize(
 ) -> Optimized:
     """See :func:`optimize`."""
     start = time.perf_counter()
+    if verify is not None and not isinstance(verify, bool):
+        raise OptionError(f"verify={verify!r}: True, False or None is required")
+    if output is not None and not isinstance(output, (str, os.PathLike)):
+        raise OptionError(f"output={output!r}: a path is required")
     source = load(model)
     if output is not None and Path(output).resolve() in source.files:
         raise OutputError(f"{output}: is the input model; choose another path")
@@ -171,6 +175,9 @@ def _optimize(
         if outcome.status == "failed" and verify is None:
             result, outcome = _leave_out_culprit(model, original, result, outcome, options, inputs)
         result.report.verification = _conclude(outcome, result, verify)
+    elif verify is None and options.precision != "fp32":
+        limit = AUTO_VERIFY_BYTES // 1_000_000
+        result.report.trace.accuracy = f"not measured: the weights have more than {limit} MB; verify=True measures it"
     result.report.trace.seconds["total"] = time.perf_counter() - start
     if output is not None:
         result.save(output)

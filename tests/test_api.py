@@ -139,3 +139,9 @@ def test_functions_written_for_another_opset_are_kept() -> None:
 def test_every_public_name_is_documented() -> None:
     for name in ("optimize", "Optimized"):
         assert getattr(api, name).__doc__
+
+
+@pytest.mark.parametrize(("argument", "value"), [("verify", "yes"), ("verify", 1), ("output", 3)])
+def test_arguments_of_other_types_are_refused(argument: str, value: Any) -> None:
+    with pytest.raises(OptionError, match=f"{argument}={value!r}: .* required"):
+        cuvil_onnx.optimize(made(), **{argument: value})
