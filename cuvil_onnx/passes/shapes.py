@@ -143,9 +143,10 @@ def _long_vector(node: ir.Node, ctx: GraphContext) -> tuple[ir.TypeProtocol | No
     kind = first.type if first is not None else None
     length: float = 0
     if node.op_type == "Range" and len(node.inputs) == 3:
-        start, limit, delta = (ctx.scalar(v) for v in node.inputs)
-        if start is not None and limit is not None and delta:
-            length = math.ceil((limit - start) / delta)
+        start, limit, delta = (ctx.constant(v) for v in node.inputs)
+        if start is not None and limit is not None and delta is not None and start.size == limit.size == 1:
+            steps = float((limit - start).item()) / (float(delta.item()) or math.inf)  # the difference in the own type
+            length = math.ceil(steps) if math.isfinite(steps) else 0
     elif node.op_type == "ConstantOfShape":
         sizes, value = ctx.ints(first), ctx.attr(node, "value")
         kind = ir.TensorType(value.dtype if value is not None else ir.DataType.FLOAT)
@@ -157,8 +158,8 @@ def _long_vector(node: ir.Node, ctx: GraphContext) -> tuple[ir.TypeProtocol | No
             length = sizes[0] * (elements if node.op_type == "Tile" else 1)
             if length < 0 or (node.op_type == "Expand" and given is not None and len(given) == 1):
                 length = max(length, elements)
-            if node.op_type != "Reshape" and given is not None and len(given) > 1:
-                length = 0  # no vector
+            if node.op_type != "Reshape" and ctx.rank(first) not in (0, 1):
+                length = 0  # no vector, or unknown
     return (kind, ir.Shape([int(length)])) if kind is not None and LONG <= length < 2**63 else None
 
 

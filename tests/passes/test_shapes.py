@@ -54,6 +54,30 @@ def test_long_vectors_made_of_little_cost_no_memory_for_each_element(maker: str)
     assert sizes["m"] == sizes["s"] == ir.Shape([length])
 
 
+@pytest.mark.parametrize(
+    ("maker", "size"),
+    [
+        ("m = Expand (rows, n)", ["B", 1 << 18]),  # no vector: rows has two dimensions
+        ("m = Expand (any, n)", None),  # may be one
+        ("m = Expand (some, n)", [1 << 18]),
+        ("m = Range (zero, limit, none)", [0]),
+        ("m = Range (zero, limit, least)", [0]),
+    ],
+)
+def test_what_is_no_long_vector_is_left_to_inference(maker: str, size: list[int | str] | None):
+    model = onnx.parser.parse_model(
+        '<ir_version: 10, opset_import: ["" : 18]> g (float[B, 1] rows, float any, float[N] some) => (float y)'
+        f"<int64[1] n = {{{1 << 18}}}, float zero = {{0}}, float limit = {{-300000}},"
+        f" float none = {{1}}, float least = {{1e-42}}> {{ {maker}  y = Relu(m) }}"
+    )
+    model.graph.input[1].type.tensor_type.ClearField("shape")
+    model.graph.output[0].type.tensor_type.ClearField("shape")
+    read = ir.from_proto(model)
+    infer_shapes(GraphContext(read), Trace())
+    found = read.graph[0].outputs[0].shape
+    assert found == (None if size is None else ir.Shape(size))
+
+
 def test_symbols_of_the_user_are_never_taken_for_lengths():
     model = onnx.parser.parse_model(
         '<ir_version: 10, opset_import: ["" : 18]> g (float16[200000] x, float[length200000] b) => (float[n] y)'
