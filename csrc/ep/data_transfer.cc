@@ -63,8 +63,9 @@ void copy(DeviceContext& device, void* dst, bool dst_on_gpu, const void* src, bo
     require(!ComputeStream::captured_by_this_thread(), "a copy between host and GPU cannot be part of a CUDA graph");
     device.synchronize_streams();
     CUVIL_CUDA(cudaMemcpy(dst, src, bytes, cudaMemcpyDefault));
-    // A copy within the device returns before it ran, and streams of the EP do not wait for the default stream.
-    if (dst_on_gpu && src_on_gpu) CUVIL_CUDA(cudaStreamSynchronize(nullptr));
+    // It returns when `src` may change: what goes to the device may still be on its way, and streams of the EP do not
+    // wait for the default stream.
+    if (dst_on_gpu) CUVIL_CUDA(cudaStreamSynchronize(nullptr));
     return;
   }
   if (stream->capturing() && !(dst_on_gpu && src_on_gpu))

@@ -19,9 +19,7 @@ std::string supports(const NodeView& node) {
 template <typename T>
 DeviceBuffer zero_and_one(T zero, T one) {
   const T values[2] = {zero, one};
-  DeviceBuffer buffer(sizeof(values));
-  CUVIL_CUDA(cudaMemcpy(buffer.get(), values, sizeof(values), cudaMemcpyHostToDevice));
-  return buffer;
+  return DeviceBuffer(values, sizeof(values));
 }
 
 DeviceBuffer zero_and_one(DType dtype) {

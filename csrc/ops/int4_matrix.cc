@@ -10,9 +10,7 @@ constexpr int kSmallestGroup = device::kStepDepth;
 constexpr int64_t kColumnTiles = 32, kRowsOfTile = 128;
 
 DeviceBuffer upload(const std::vector<int32_t>& values) {
-  DeviceBuffer buffer(values.size() * sizeof(int32_t));
-  CUVIL_CUDA(cudaMemcpy(buffer.get(), values.data(), buffer.bytes(), cudaMemcpyHostToDevice));
-  return buffer;
+  return DeviceBuffer(values.data(), values.size() * sizeof(int32_t));
 }
 
 // Groups that are brought together, or that are no power of two. The longest power that wastes little.

@@ -87,6 +87,11 @@ class DeviceBuffer {
   explicit DeviceBuffer(size_t bytes) : bytes_(bytes) {
     if (bytes) CUVIL_CUDA(cudaMalloc(&data_, bytes));
   }
+  // A copy of host memory, there for every stream.
+  DeviceBuffer(const void* values, size_t bytes) : DeviceBuffer(bytes) {
+    CUVIL_CUDA(cudaMemcpy(data_, values, bytes, cudaMemcpyDefault));
+    CUVIL_CUDA(cudaStreamSynchronize(nullptr));  // the copy returns before small or pageable values have arrived
+  }
   ~DeviceBuffer() { cudaFree(data_); }
   DeviceBuffer(DeviceBuffer&& o) noexcept : data_(o.data_), bytes_(o.bytes_) { o.data_ = nullptr, o.bytes_ = 0; }
   DeviceBuffer& operator=(DeviceBuffer&& o) noexcept {

@@ -22,8 +22,9 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
 
-SKIPPED = "not 2_31 and not 16777216 and not 90_percent and not thousand"
-"""Tests of sizes and speeds, which say nothing under the tool and take most of the time."""
+SKIPPED = "not 2_31 and not 16777216 and not 90_percent and not thousand and not a_fault"
+"""Tests of sizes and speeds, which say nothing under the tool and take most of the time, and of a kernel that faults on
+purpose."""
 
 
 @dataclasses.dataclass(frozen=True)

@@ -50,7 +50,8 @@ std::recursive_mutex lock;
 using Lock = std::lock_guard<std::recursive_mutex>;
 std::map<char*, size_t> device_blocks, pinned_blocks;
 size_t device_used = 0;
-std::vector<cudaStream_t> streams;
+CUstream_st default_stream;  // which no other stream waits for
+std::vector<cudaStream_t> streams = {&default_stream};
 thread_local cudaError_t last_error = cudaSuccess;
 thread_local cudaStreamCaptureMode thread_mode = cudaStreamCaptureModeGlobal;
 thread_local cudaStream_t thread_capture = nullptr;
@@ -227,11 +228,12 @@ cudaError_t cudaPointerGetAttributes(cudaPointerAttributes* a, const void* p) {
   return cudaSuccess;
 }
 
-cudaError_t cudaMemcpy(void* dst, const void* src, size_t bytes, cudaMemcpyKind) {
+cudaError_t cudaMemcpy(void* dst, const void* src, size_t bytes, cudaMemcpyKind kind) {
   const Lock guard(lock);
-  const DeviceWork open;
-  std::memmove(dst, src, bytes);
-  return cudaSuccess;
+  const cudaError_t code = cudaMemcpyAsync(dst, src, bytes, kind, &default_stream);
+  // What pageable memory or the device wrote to the device may still be on its way when the call returns.
+  if (inside(pinned_blocks, src) || !inside(device_blocks, dst)) drain(&default_stream, default_stream.given);
+  return code;
 }
 cudaError_t cudaMemcpyAsync(void* dst, const void* src, size_t bytes, cudaMemcpyKind, cudaStream_t s) {
   const Lock guard(lock);
@@ -263,7 +265,7 @@ cudaError_t cudaStreamDestroy(cudaStream_t s) {
 }
 cudaError_t cudaStreamSynchronize(cudaStream_t s) {
   const Lock guard(lock);
-  if (!s) return cudaSuccess;
+  if (!s) s = &default_stream;
   if (s->capturing) {
     s->invalid = true;
     return done(cudaErrorStreamCaptureUnsupported);
