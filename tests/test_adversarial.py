@@ -94,6 +94,41 @@ def test_tables_of_sizes_keep_their_order() -> None:
     agrees(made, {"x": rows(2, 3), "z": rows(4, 5)})
 
 
+def test_tables_of_sizes_joined_side_by_side() -> None:
+    sizes = [node for k, v in enumerate("xw") for node in _each_size(v, 2 * k)]
+    nodes = [
+        *sizes,
+        ("Concat", ["s0", "s1"], ["a"], {"axis": 0}),
+        ("Concat", ["s2", "s3"], ["b"], {"axis": 0}),
+        ("Concat", ["a", "b"], ["c"], {"axis": 1}),  # [[N, K], [M, L]]
+        ("Reshape", ["c", "flat"], ["d"]),
+        ("Expand", ["z", "d"], ["y"]),
+    ]
+    constants = {"i0": np.array([0]), "i1": np.array([1]), "one": np.array([1]), "flat": np.array([-1])}
+    inputs = {"x": (FLOAT, ["N", "M"]), "w": (FLOAT, ["K", "L"]), "z": (FLOAT, ["N", "M", "K", "L"])}
+    made = model(nodes, inputs, {"y": (FLOAT, None)}, **constants)
+    agrees(made, {"x": rows(2, 1), "w": rows(4, 4), "z": rows(2, 1, 4, 4)})
+
+
+def _each_size(value, first):
+    shape = f"shape_{value}"
+    yield ("Shape", [value], [shape])
+    for k in (0, 1):
+        yield ("Gather", [shape, f"i{k}"], [f"g{first + k}"])
+        yield ("Unsqueeze", [f"g{first + k}", "one"], [f"s{first + k}"])
+
+
+def test_arithmetic_with_an_empty_vector_of_sizes() -> None:
+    nodes = [
+        ("Shape", ["x"], ["n"], {"start": 2}),
+        ("Mul", ["n", "two"], ["m"]),
+        ("ConstantOfShape", ["m"], ["c"]),
+        ("Add", ["x", "c"], ["y"]),
+    ]
+    made = model(nodes, {"x": (FLOAT, ["N", 3])}, {"y": (FLOAT, None)}, two=np.array([2]))
+    agrees(made, {"x": rows(2, 3)}, tolerance=0)
+
+
 @pytest.mark.parametrize("precision", ["fp32", "fp16"])
 def test_two_rotary_embeddings_are_converted(precision: str) -> None:
     nodes = [

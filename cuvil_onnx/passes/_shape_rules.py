@@ -17,9 +17,9 @@ def propagate(node: ir.Node, sizes: Sizes) -> list[Dims | None]:
     """The shapes of a node's outputs as far as they are known; also takes note of shape vectors."""
     domain = "" if node.domain in ("ai.onnx", "cuvil") else node.domain
     if domain == "" and len(node.outputs) == 1:
-        made = elements(node, sizes)
-        if made is not None and len(made) <= MAX_VECTOR:
-            sizes.vectors[node.outputs[0]] = made
+        made, output = elements(node, sizes), node.outputs[0]
+        if made is not None and len(made) <= MAX_VECTOR and (len(made) == 1 or sizes.is_row(output)):
+            sizes.vectors[output] = made
     if domain == "" and node.op_type == "Split":
         return _split(node, sizes)
     if node.domain == "cuvil" and node.op_type in ("LayerNorm", "Pointwise"):

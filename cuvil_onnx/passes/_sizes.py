@@ -40,8 +40,14 @@ class Sizes:
             tensor = self.ctx.tensor(value)
             if tensor is None or tensor.size > MAX_VECTOR or tensor.dtype not in (ir.DataType.INT64, ir.DataType.INT32):
                 return None
+            if tensor.size > 1 and not self.is_row(value):
+                return None
             self.vectors[value] = tuple(int(i) for i in tensor.numpy().reshape(-1))
         return self.vectors[value]
+
+    def is_row(self, value: ir.Value) -> bool:
+        """Whether a tensor is known to be of rank 0 or 1: the elements of a table need not keep their order."""
+        return self.ctx.rank(value) in (0, 1)
 
     def ints(self, node: ir.Node, name: str, index: int) -> list[int] | None:
         """An attribute that became an input (axes, ...): its integers, None when absent or unknown."""

@@ -8,11 +8,10 @@ import onnx_ir as ir
 
 from cuvil_onnx.passes._dims import Dim, Names
 from cuvil_onnx.passes._sizes import MAX_VECTOR, Sizes, Vector
-from cuvil_onnx.rewrite.graph import GraphContext
 
 
 def elements(node: ir.Node, sizes: Sizes) -> Vector | None:
-    """The elements of the integer (or bool) tensor that a node of shape arithmetic computes."""
+    """The elements of the integer (or bool) tensor, if of rank 0 or 1, that a node of shape arithmetic computes."""
     kind, ctx = node.op_type, sizes.ctx
     first = node.inputs[0] if node.inputs else None
     if kind == "Shape":
@@ -34,7 +33,7 @@ def elements(node: ir.Node, sizes: Sizes) -> Vector | None:
     if kind in ("Cast", "Identity", "Unsqueeze", "Squeeze", "Reshape", "Flatten"):
         if kind == "Cast" and ctx.attr(node, "to") not in (ir.DataType.INT64, ir.DataType.INT32):
             return None
-        return a if len(a) == 1 or _stays_a_row(node, ctx) else None
+        return a
     if kind == "Gather":
         indices = ctx.ints(node.inputs[1])
         ok = indices is not None and all(-len(a) <= i < len(a) for i in indices)
@@ -59,17 +58,10 @@ def elements(node: ir.Node, sizes: Sizes) -> Vector | None:
     return None
 
 
-def _stays_a_row(node: ir.Node, ctx: GraphContext) -> bool:
-    """Whether a vector of several elements is one still; what is made of tables need not keep their order."""
-    if node.op_type in ("Cast", "Identity", "Squeeze"):
-        return True
-    return node.op_type != "Unsqueeze" and ctx.rank(node.outputs[0]) == 1
-
-
 def _arithmetic(kind: str, a: Vector, b: Vector | None, names: Names) -> Vector | None:
     if b is None or (len(a) != len(b) and 1 not in (len(a), len(b))):
         return None
-    count = max(len(a), len(b))
+    count = len(b) if len(a) == 1 else len(a)  # none, where one of them is empty
     left, right = (v * count if len(v) == 1 else v for v in (a, b))
     return tuple(
         None if x is None or y is None else _combine(kind, x, y, names) for x, y in zip(left, right, strict=True)

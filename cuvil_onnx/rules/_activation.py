@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import onnx_ir as ir
 
 from cuvil_onnx.rewrite.graph import GraphContext
-from cuvil_onnx.rules._common import near, scalar_factor, scalar_term
+from cuvil_onnx.rules._common import digits, near, scalar_factor, scalar_term
 
 _PLAIN = ("Relu", "Sigmoid", "Tanh", "HardSwish", "Softplus", "Mish")
 _PARAMETERS = {"LeakyRelu": {"alpha": 0.01}, "Elu": {"alpha": 1.0}, "HardSigmoid": {"alpha": 0.2, "beta": 0.5}}
@@ -114,7 +114,7 @@ def _hard_swish(gate: ir.Node, product: ir.Node, x: ir.Value, ctx: GraphContext)
     inner, nodes = clip.outputs[0], [gate, clip]
     scaled = ctx.single_user(inner)
     factor = None if scaled is None else scalar_factor(scaled, ctx)
-    if scaled is not None and factor is not None and near(factor[1], 1 / 6):
+    if scaled is not None and factor is not None and near(factor[1], 1 / 6, digits(x, ctx)):
         inner, nodes = scaled.outputs[0], [*nodes, scaled]
     if ctx.single_user(inner) is not product or not _closes(product, x, inner):
         return None
@@ -123,6 +123,6 @@ def _hard_swish(gate: ir.Node, product: ir.Node, x: ir.Value, ctx: GraphContext)
         return Activation("HardSwish", (), product.outputs[0], tuple(nodes))
     last = ctx.single_user(product.outputs[0])
     factor = None if last is None else scalar_factor(last, ctx)
-    if last is None or factor is None or not near(factor[1], 1 / 6):
+    if last is None or factor is None or not near(factor[1], 1 / 6, digits(x, ctx)):
         return None
     return Activation("HardSwish", (), last.outputs[0], (*nodes, last))

@@ -124,6 +124,13 @@ def name_node(node: ir.Node, ctx: GraphContext) -> None:
         output.name = ctx.fresh_name(f"{node.name}_out{index or ''}")
 
 
+def number_beside(constant: ir.Value | None, other: ir.Value | None, ctx: GraphContext) -> float | None:
+    """The number in a constant of one element whose dimensions, all 1, do not raise the rank of `other` beside it."""
+    number, rank, other_rank = ctx.scalar(constant), ctx.rank(constant), ctx.rank(other)
+    keeps = rank == 0 or (rank is not None and other_rank is not None and rank <= other_rank)
+    return None if number is None or not keeps else float(number)
+
+
 def scalar_factor(node: ir.Node, ctx: GraphContext) -> tuple[ir.Value, float] | None:
     """(x, c) when the node computes x * c for a constant scalar c: Mul either way round, Div by a constant."""
     if node.domain != "" or node.op_type not in ("Mul", "Div") or len(node.inputs) != 2:
@@ -132,12 +139,12 @@ def scalar_factor(node: ir.Node, ctx: GraphContext) -> tuple[ir.Value, float] | 
     if a is None or b is None:
         return None
     for x, c in ((a, b), (b, a)) if node.op_type == "Mul" else ((a, b),):
-        number = ctx.scalar(c)
-        if number is None or ctx.is_constant(x) or not _keeps_rank(c, x, ctx):
+        number = number_beside(c, x, ctx)
+        if number is None or ctx.is_constant(x):
             continue
         if node.op_type == "Mul":
-            return x, float(number)
-        return (x, 1.0 / float(number)) if number else None
+            return x, number
+        return (x, 1.0 / number) if number else None
     return None
 
 
@@ -149,15 +156,24 @@ def scalar_term(node: ir.Node, ctx: GraphContext) -> tuple[ir.Value, float] | No
     if a is None or b is None:
         return None
     for x, c in ((a, b), (b, a)) if node.op_type == "Add" else ((a, b),):
-        number = ctx.scalar(c)
-        if number is not None and not ctx.is_constant(x) and _keeps_rank(c, x, ctx):
-            return x, float(number) if node.op_type == "Add" else -float(number)
+        number = number_beside(c, x, ctx)
+        if number is not None and not ctx.is_constant(x):
+            return x, number if node.op_type == "Add" else -number
     return None
 
 
-def near(a: float, b: float, tolerance: float = 5e-4) -> bool:
-    """Equal up to the rounding of constants that were written in float16 or with few digits."""
+def near(a: float, b: float, tolerance: float) -> bool:
+    """Equal up to a relative difference."""
     return abs(a - b) <= tolerance * max(abs(a), abs(b))
+
+
+def digits(value: ir.Value | None, ctx: GraphContext) -> float:
+    """The relative error of constants as they are written beside a value.
+
+    float16 has half a unit of 2^-11, twice where two constants are multiplied; in float32 exporters write five digits
+    or more (1.4142, 0.79788), and what differs by more is another constant.
+    """
+    return {ir.DataType.FLOAT: 1e-5, ir.DataType.DOUBLE: 1e-7}.get(ctx.dtype(value) or ir.DataType.FLOAT, 1e-3)
 
 
 def last_axis_only(node: ir.Node, ctx: GraphContext) -> str | None:
@@ -172,8 +188,3 @@ def last_axis_only(node: ir.Node, ctx: GraphContext) -> str | None:
     if axes[0] == -1 or (rank is not None and axes[0] == rank - 1):
         return None
     return f"the reduction is over axis {axes[0]}, only the last axis is supported"
-
-
-def _keeps_rank(constant: ir.Value, other: ir.Value, ctx: GraphContext) -> bool:
-    rank, other_rank = ctx.rank(constant), ctx.rank(other)
-    return rank == 0 or (rank is not None and other_rank is not None and rank <= other_rank)

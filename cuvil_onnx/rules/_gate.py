@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import onnx_ir as ir
 
 from cuvil_onnx.rewrite.graph import GraphContext
-from cuvil_onnx.rules._common import near, scalar_factor, scalar_term
+from cuvil_onnx.rules._common import digits, near, number_beside, scalar_factor, scalar_term
 
 MAX_DEPTH = 8
 MAX_POWER = 3
@@ -30,7 +30,7 @@ def gates(gate: ir.Node, ctx: GraphContext) -> Iterator[Gate]:
     """The ways to read the surroundings of `gate` (the node that computes f)."""
     plus = ctx.single_user(gate.outputs[0])
     term = None if plus is None else scalar_term(plus, ctx)
-    if plus is None or term is None or term[0] is not gate.outputs[0] or not near(term[1], 1.0):
+    if plus is None or term is None or term[0] is not gate.outputs[0] or term[1] != 1.0:
         return
     yield from _climb(plus.outputs[0], 1.0, None, [gate, plus], gate, ctx)
 
@@ -41,9 +41,9 @@ def polynomial(
     """`value` as a polynomial in x; appends the nodes that compute it. None when it is none."""
     if value is x:
         return {1: 1.0}
-    number = ctx.scalar(value)
-    if number is not None:
-        return {0: float(number)}
+    if ctx.is_constant(value):
+        number = number_beside(value, x, ctx)
+        return None if number is None else {0: number}
     node = ctx.producer(value)
     if node is None or node.domain != "" or depth > MAX_DEPTH or len(node.outputs) != 1:
         return None
@@ -58,17 +58,18 @@ def polynomial(
     return _combine(node.op_type, parts)
 
 
-def matches(found: Polynomial, expected: Polynomial) -> bool:
-    """Whether the coefficients agree up to the rounding of written constants."""
-    kept = {power: c for power, c in found.items() if c != 0.0}
-    return kept.keys() == expected.keys() and all(near(kept[p], expected[p]) for p in kept)
+def matches(gate: Gate, expected: Polynomial, ctx: GraphContext) -> bool:
+    """Whether the coefficients of the argument agree up to the rounding of written constants."""
+    kept = {power: c for power, c in gate.argument.items() if c != 0.0}
+    tolerance = digits(gate.x, ctx)
+    return kept.keys() == expected.keys() and all(near(kept[p], expected[p], tolerance) for p in kept)
 
 
 def _climb(
     value: ir.Value, factor: float, x: ir.Value | None, nodes: list[ir.Node], gate: ir.Node, ctx: GraphContext
 ) -> Iterator[Gate]:
     """Follows the product from the gate to its end, collecting the constant factor and the one factor x."""
-    if x is not None and near(factor, 0.5):
+    if x is not None and near(factor, 0.5, digits(x, ctx)):
         inner: list[ir.Node] = []
         first = gate.inputs[0]
         argument = None if first is None else polynomial(first, x, ctx, inner)

@@ -17,7 +17,7 @@ def match(node: ir.Node, argument: Polynomial, ctx: GraphContext) -> Match | Ref
     """Reads the surroundings of Erf or Tanh as a GELU whose inner polynomial is `argument`."""
     nearly = None
     for gate in gates(node, ctx):
-        if not matches(gate.argument, argument):
+        if not matches(gate, argument, ctx):
             text = " + ".join(f"{c:.6g} x^{p}" for p, c in sorted(gate.argument.items()))
             nearly = Refusal(f"x * (1 + {node.op_type}(...)) / 2 of {text}, which is not GELU's argument", node)
             continue

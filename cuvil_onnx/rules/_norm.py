@@ -10,7 +10,17 @@ import onnx_ir as ir
 from cuvil_onnx.rewrite.graph import GraphContext
 from cuvil_onnx.rewrite.pattern import operands
 from cuvil_onnx.rewrite.rule import Match, Refusal, Replacement
-from cuvil_onnx.rules._common import FLOATS, HALF, dims, flat, last_axis_only, make, scalar_term, vector
+from cuvil_onnx.rules._common import (
+    FLOATS,
+    HALF,
+    dims,
+    flat,
+    last_axis_only,
+    make,
+    number_beside,
+    scalar_term,
+    vector,
+)
 
 LAYER_NORMALIZATION_OPSET = 17
 RMS_NORMALIZATION_OPSET = 23
@@ -36,7 +46,8 @@ class Norm:
 
 def find(root: ir.Node, ctx: GraphContext) -> Norm | Refusal | None:
     """Reads y = d / sqrt(mean(d * d) + epsilon), d = x or x - mean(x), and what follows it."""
-    if root.op_type == "Pow" and ctx.scalar(root.inputs[1]) not in (0.5, -0.5):
+    exponent = number_beside(root.inputs[1], root.inputs[0], ctx) if root.op_type == "Pow" else 0.5
+    if exponent not in (0.5, -0.5):
         return None
     shifted = ctx.producer(root.inputs[0])
     term = None if shifted is None else scalar_term(shifted, ctx)
@@ -119,7 +130,15 @@ def squared(node: ir.Node, ctx: GraphContext) -> ir.Value | None:
         return None
     if node.op_type == "Mul" and node.inputs[0] is node.inputs[1]:
         return node.inputs[0]
-    return node.inputs[0] if node.op_type == "Pow" and ctx.scalar(node.inputs[1]) == 2 else None
+    x, exponent = node.inputs
+    return x if node.op_type == "Pow" and number_beside(exponent, x, ctx) == 2 else None
+
+
+def inverts(node: ir.Node, x: ir.Value, ctx: GraphContext) -> bool:
+    """Whether the node computes 1 / x."""
+    if node.domain != "" or node.op_type not in ("Reciprocal", "Div"):
+        return False
+    return node.op_type == "Reciprocal" or (node.inputs[1] is x and number_beside(node.inputs[0], x, ctx) == 1)
 
 
 def _quotient(root: ir.Node, d: ir.Value, ctx: GraphContext) -> list[ir.Node] | None:
@@ -132,8 +151,8 @@ def _quotient(root: ir.Node, d: ir.Value, ctx: GraphContext) -> list[ir.Node] | 
         return [user]
     if root.op_type == "Pow" and ctx.scalar(root.inputs[1]) == -0.5:
         return [user] if user.op_type == "Mul" and d in user.inputs else None
-    one_over = user.op_type == "Div" and user.inputs[1] is deviation and ctx.scalar(user.inputs[0]) == 1
-    product = ctx.single_user(user.outputs[0], "Mul") if one_over or user.op_type == "Reciprocal" else None
+    one_over = inverts(user, deviation, ctx)
+    product = ctx.single_user(user.outputs[0], "Mul") if one_over else None
     return [user, product] if product is not None and d in product.inputs else None
 
 

@@ -80,10 +80,7 @@ class MomentNorm(Rule):
         shape, rank = dims(x, ctx), ctx.rank(x)
         assert shape is not None
         user = ctx.single_user(root.outputs[0])
-        inverse = user is not None and (
-            user.op_type == "Reciprocal" or (user.op_type == "Div" and ctx.scalar(user.inputs[0]) == 1)
-        )
-        if user is None or user.domain or not inverse:
+        if user is None or not _norm.inverts(user, root.outputs[0], ctx):
             return None
         nodes.append(user)
         value, scale, bias, centred = user.outputs[0], None, None, None

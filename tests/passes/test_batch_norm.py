@@ -152,3 +152,25 @@ def test_large_folded_weights_of_a_file_are_computed_when_they_are_written(tmp_p
     (weight,) = [t for t in onnx.load(tmp_path / "out.onnx").graph.initializer if len(t.dims) == 4]
     expected = [t for t in basic(model).model.graph.initializer if len(t.dims) == 4]
     np.testing.assert_array_equal(onnx.numpy_helper.to_array(weight), onnx.numpy_helper.to_array(expected[0]))
+
+
+def test_a_gemm_with_one_addend_a_row() -> None:
+    body = "t = Gemm(x, w, c) y = BatchNormalization(t, s, b, m, v)"
+    constants = {"w": normal(3, 4), "c": normal(4, 1), **parameters(4)}
+    model = made(f"(float[4,3] x) => (float[4,4] y) {{ {body} }}", **constants)
+    result = basic(model)
+    assert ops(result.model) == {"Gemm": 1, "Mul": 1, "Add": 1}
+    same(model, result, RTOL, ATOL, x=normal(4, 3, seed=9))
+
+
+@pytest.mark.parametrize("layer", ["Conv", "ConvTranspose"])
+@pytest.mark.parametrize(("dtype", "factor"), [("float", 1e38), ("float", 1e-38), ("float16", 1e-4)])
+def test_factors_that_cost_sums_or_digits_stay(layer: str, dtype: str, factor: float) -> None:
+    kind = {"float": np.float32, "float16": np.float16}[dtype]
+    channel = {"k": np.full((1, 2, 1, 1), factor, kind), "w": normal(2, 2, 2, 2, scale=0.1).astype(kind)}
+    body = f"t = {layer}(x, w) y = Mul(t, k)"
+    size = 2 if layer == "Conv" else 4
+    model = made(f"({dtype}[1,2,3,3] x) => ({dtype}[1,2,{size},{size}] y) {{ {body} }}", **channel)
+    result = basic(model)
+    assert ops(result.model) == {layer: 1, "Mul": 1}
+    same(model, result, x=normal(1, 2, 3, 3, scale=3.0).astype(kind))

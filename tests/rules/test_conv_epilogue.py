@@ -69,6 +69,11 @@ def test_activations(body: str, name: str, params: list[float]) -> None:
     assert found["activation_params"] == pytest.approx(params)
 
 
+def test_a_sixth_of_four_digits_is_another_number() -> None:
+    body = "a = Add(three, c) s = Clip(a, zero, six) m = Mul(s, c) y = Mul(m, sixth)"
+    refused(made(CONV + body, sixth=np.float32(0.1667)), "conv_epilogue", "")
+
+
 def test_bias_residual_and_activation_in_any_order() -> None:
     for body in ("d = Add(c, channel) e = Add(d, z) y = Relu(e)", "d = Sum(z, c) e = Add(channel, d) y = Relu(e)"):
         node, found = fused(body)

@@ -62,7 +62,12 @@ def test_another_argument_is_refused() -> None:
     refused(graph(HEAD + HEAD_BODY, r=np.float32(1.5), one=ONE, half=HALF), "gelu_erf", "not GELU's argument")
 
 
-@pytest.mark.parametrize(("one", "half"), [(2.0, 0.5), (1.0, 0.25)])
+def test_few_digits_are_another_number() -> None:
+    refused(graph(HEAD + HEAD_BODY, r=np.float32(1.4147), one=ONE, half=HALF), "gelu_erf", "not GELU's argument")
+    fires(graph(HEAD + HEAD_BODY, r=np.float32(1.41421), one=ONE, half=HALF), "gelu_erf")
+
+
+@pytest.mark.parametrize(("one", "half"), [(2.0, 0.5), (1.0, 0.25), (1.0002, 0.5), (1.0, 0.5002)])
 def test_other_constants_are_not_the_pattern(one: float, half: float) -> None:
     refused(graph(HEAD + HEAD_BODY, r=ROOT2, one=np.float32(one), half=np.float32(half)), "gelu_erf", "")
 

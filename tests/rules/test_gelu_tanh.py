@@ -50,8 +50,16 @@ def test_the_standard_operator_from_opset_20_on() -> None:
     assert attributes(node_of(result, "Gelu")) == {"approximate": "tanh"} and "Gelu" in ops(result)
 
 
-def test_another_coefficient_is_refused() -> None:
-    refused(made(POW + TAIL, c=np.float32(0.05)), "gelu_tanh", "not GELU's argument")
+@pytest.mark.parametrize(("name", "number"), [("c", 0.05), ("c", 0.04473), ("k", 0.7981)])
+def test_another_coefficient_is_refused(name: str, number: float) -> None:
+    refused(made(POW + TAIL, **{name: np.float32(number)}), "gelu_tanh", "not GELU's argument")
+
+
+@pytest.mark.parametrize("name", ["c", "three", "k", "one", "half"])
+def test_a_constant_that_raises_the_rank_is_not_taken(name: str) -> None:
+    text = "(float[2,8] x) => (float[1,2,8] y)" + POW + TAIL
+    used = {k: v for k, v in CONSTANTS.items() if f"({k}," in text or f" {k})" in text}
+    refused(graph(text, **{**used, name: used[name].reshape(1, 1, 1)}), "gelu_tanh", "")
 
 
 def test_tanh_of_something_else_is_not_the_pattern() -> None:

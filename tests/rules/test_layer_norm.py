@@ -115,3 +115,16 @@ def test_the_mean_of_something_else_is_not_layer_norm() -> None:
     head = "(float[2,5,16] x, float[2,5,16] z) => (float[2,5,16] y)"
     body = (CORE + DIV + TAIL).replace("(x) d", "(z) d")
     assert count(made(body, head=head), "layer_norm") == 0
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "number"),
+    [
+        ("s = Sqrt(ve)", "s = Pow(ve, wide)", 0.5),
+        ("n = Div(d, s)", "i = Div(wide, s) n = Mul(d, i)", 1.0),
+        ("q = Mul(d, d)", "q = Pow(d, wide)", 2.0),
+    ],
+)
+def test_a_constant_that_raises_the_rank_is_not_taken(old: str, new: str, number: float) -> None:
+    body, wide = (CORE + DIV + TAIL).replace(old, new), np.full((1, 1, 1, 1), number, np.float32)
+    refused(made(body, head="(float[2,5,16] x) => (float[1,2,5,16] y)", wide=wide), "layer_norm", "")

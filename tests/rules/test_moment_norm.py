@@ -89,6 +89,7 @@ def test_other_writings(change: dict[str, str]) -> None:
         ({"c = Sub(x, m1)": "c = Sub(x, v1)"}, {}, "not the mean"),
         ({"c = Sub(x, m1)": "c = Sub(m1, x)"}, {}, "not multiplied with x - mean"),
         ({"n = Mul(c, k)": "n = Add(c, k)"}, {}, "not multiplied with x - mean"),
+        ({"i = Reciprocal(r)": "i = Div(one, r)"}, {"one": np.ones((1, 1, 1, 1), np.float32)}, ""),
     ],
 )
 def test_near_misses(change: dict[str, str], constants: dict[str, np.ndarray], reason: str) -> None:

@@ -6,6 +6,7 @@ import dataclasses
 from collections.abc import Callable
 from typing import Any
 
+import ml_dtypes
 import numpy as np
 import numpy.typing as npt
 import onnx_ir as ir
@@ -53,7 +54,7 @@ def linear(node: ir.Node, ctx: GraphContext) -> Linear | Refusal | None:
     bias = np.zeros(channels, weight.dtype) if bias_value is None else ctx.constant(bias_value)
     if bias is None:
         return Refusal(f"the bias of {node.op_type} is not constant", node)
-    if bias.size not in (1, channels) or bias.shape[-1:] not in ((), (1,), (channels,)):
+    if bias.size != 1 and (bias.size != channels or bias.shape[-1] != channels):  # [N, 1] of a Gemm goes by rows
         return Refusal(f"the bias of {node.op_type} is not one number per channel", node)
     bias = np.broadcast_to(bias.reshape(-1), (channels,))
     return Linear(node, channels, weight, bias)
@@ -79,7 +80,9 @@ class Folded:
 def fold(source: Linear, k: Array, c: Array, ctx: GraphContext) -> Folded | Refusal:
     """Weight and bias of k * source + c, computed in double precision and rounded once.
 
-    Refuses when a constant would become infinite or NaN: 0 * inf in a weight is NaN where the plain graph has none.
+    Refuses when a constant would become infinite or NaN: 0 * inf in a weight is NaN where the plain graph has none;
+    and when the weights of a channel would lose digits as subnormal numbers, or become so large that a sum of products
+    overflows where the scaled sum did not.
     """
     node, dtype = source.node, source.weight.dtype
     if not (np.isfinite(k).all() and np.isfinite(c).all()):
@@ -95,7 +98,34 @@ def fold(source: Linear, k: Array, c: Array, ctx: GraphContext) -> Folded | Refu
             return Refusal("the folded constants overflow", node)
     else:
         return Refusal("the constants are not finite", node)
+    if not _in_range(_largest(source, ctx), np.abs(k), dtype):
+        return Refusal("the folded weights are so small or large that digits or sums would be lost", node)
     return Folded(new_weight, new_bias, scale)
+
+
+def _largest(source: Linear, ctx: GraphContext) -> Array:
+    """The largest magnitude among the weights of each output channel."""
+    node, weight = source.node, np.abs(source.weight)
+    if weight.size == 0:
+        return np.zeros(source.channels)
+    if node.op_type == "ConvTranspose":
+        group = int(ctx.attr(node, "group", 1))
+        weight = weight.reshape(group, weight.shape[0] // group, weight.shape[1], -1).swapaxes(1, 2)
+    elif node.op_type == "Gemm" and not ctx.attr(node, "transB", 0):
+        weight = weight.T
+    largest: Array = weight.reshape(source.channels, -1).max(1).astype(np.float64)
+    return largest
+
+
+def _in_range(largest: Array, factors: Array, dtype: np.dtype[Any]) -> bool:
+    """Whether weights of these magnitudes may be multiplied by `factors`, one a channel."""
+    info = ml_dtypes.finfo(dtype)  # type: ignore[no-untyped-call]
+    # Factors of the other operand may be as large; half precision has no room for that, but is summed in float32.
+    top = float(info.max) if dtype == np.float16 else float(info.max) ** 0.5
+    after = largest * factors
+    small = (after < float(info.smallest_normal)) & (after < largest) & (after != 0)
+    large = (after > top) & (after > largest)
+    return not bool((small | large).any())
 
 
 def _scaling(node: ir.Node, k: Array, ctx: GraphContext) -> Callable[[Array], Array]:
