@@ -94,7 +94,8 @@ def use(node: ir.Node, ctx: GraphContext) -> tuple[int, list[ir.Value]]:
             continue
         tensor = ctx.tensor(value)
         computed |= tensor is None
-        if tensor is not None and _immediate(tensor, node, ctx):
+        # A Constant node that is left makes a graph output; what it makes is loaded like any other value.
+        if tensor is not None and value.is_initializer() and _immediate(tensor, node, ctx):
             given.append((tensor.dtype, tensor.tobytes()))
         else:
             dtype = ctx.dtype(value)

@@ -41,6 +41,9 @@ class SkipLayerNorm(Rule):
         full = dims(total, ctx)
         if full is None or not vector(node.inputs[1] or total, full[-1], ctx, rank=1):
             return Refusal("the scale is not known to have the size of the last axis", node.inputs[1])
+        bias = node.inputs[2] if len(node.inputs) > 2 else None
+        if bias is not None and not vector(bias, full[-1], ctx, rank=1):
+            return Refusal("the bias is not known to have the size of the last axis", bias)
         for x, skip in operands(add):
             if ctx.is_constant(x) or dims(x, ctx) != full or None in full or not _repeats(skip, full, ctx):
                 continue

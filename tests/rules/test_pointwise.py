@@ -143,6 +143,11 @@ def test_comparison_where_and_logic() -> None:
     assert ops(result) == {"cuvil::Pointwise": 1}
 
 
+def test_a_constant_that_is_an_output_is_an_input() -> None:
+    body = "c = Constant<value_float=2.0>() t = Mul(x, c) y = Neg(t)"
+    fires(made(body, "(float[2,3] x) => (float[2,3] y, float c)"), "pointwise", exact=True)
+
+
 def test_overridable_initializer_is_an_input() -> None:
     model = made("a = Mul(x, c) y = Relu(a)", "(float[N,4] x, float c) => (float[N,4] y)", c=np.float32(2))
     model.ir_version = 8

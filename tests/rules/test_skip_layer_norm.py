@@ -103,6 +103,12 @@ def test_scale_of_unknown_size_is_refused() -> None:
     refused(made("s = Add(x, z) y = LayerNormalization<axis=-1>(s, scale)", head), "skip_layer_norm", "the scale")
 
 
+@pytest.mark.parametrize("shape", [(1,), (5, 16)])
+def test_bias_of_another_size_is_refused(shape: tuple[int, ...]) -> None:
+    head = HEAD.replace("S", "5")
+    refused(made("s = Add(x, z)" + NORM, head, bias=weight(*shape)), "skip_layer_norm", "the bias")
+
+
 def test_positions_cut_to_the_length_are_a_residual() -> None:
     body = "n = Shape<start=1,end=2>(x) p = Slice(places, zero, n, axis) c = Add(x, kind) s = Add(c, p)" + NORM
     head = "(float[B,S,16] x) => (float[B,S,16] y)"
