@@ -39,7 +39,8 @@ class LeadingAxes(Rule):
             others = [v for i, v in enumerate(node.inputs) if i != index]
             if full is not None and any(ctx.rank(v) == full for v in others):
                 inputs = {f"x{i}": widen.inputs[0] if i == index else v for i, v in enumerate(node.inputs)}
-                return Match(node, (node,), values=inputs)
+                own = (widen,) if ctx.single_user(widen.outputs[0]) is node else ()  # unused, it would read x still
+                return Match(node, (node, *own), values=inputs)
         return None
 
     def rewrite(self, match: Match, ctx: GraphContext) -> Replacement | Refusal:

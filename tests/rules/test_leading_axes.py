@@ -36,3 +36,9 @@ def test_where_takes_a_condition_of_lower_rank() -> None:
     text = "(bool[T] x, float[B,T] z, float[B,T] w) => (float[B,T] y) { u = Unsqueeze(x, axes) y = Where(u, z, w) }"
     result = fires(graph(text, 18, axes=np.array([0])), "leading_axes", "dead_code", exact=True)
     assert ops(result) == {"Where": 1}
+
+
+def test_what_made_the_operand_is_fused_at_once() -> None:
+    text = HEAD.replace("x,", "x, float[1] c,") + " { a = Add(x, c) u = Unsqueeze(a, axes) y = Less(u, z) }"
+    model = graph(text, 18, axes=np.array([0, 1]))
+    assert ops(fires(model, "leading_axes", "pointwise", exact=True)) == {"cuvil::Pointwise": 1}
