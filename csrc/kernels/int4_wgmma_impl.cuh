@@ -71,7 +71,7 @@ struct Stages {
   __device__ __forceinline__ void init() const {
     for (int i = 0; i < p.way.stages; ++i) {
       barrier_init(full(i), 1);
-      barrier_init(empty(i), S::kThreads / 32);
+      barrier_init(empty(i), S::kThreads);
     }
     barrier_init_done();
   }
@@ -159,10 +159,8 @@ struct Consumer {
   __device__ __forceinline__ const T* values_at(const unsigned char* stage, int offset, int at) const {
     return reinterpret_cast<const T*>(stage + offset) + at;
   }
-  __device__ __forceinline__ void release(int slot) const {
-    __syncwarp();
-    if (lane == 0) barrier_arrive(s.empty(slot));
-  }
+  // Every lane arrives for what it has read itself: no slower than one for its warp, and what racecheck can follow.
+  __device__ __forceinline__ void release(int slot) const { barrier_arrive(s.empty(slot)); }
 
   // Adds the products of 16 places, the k-th of a step, to `sums`.
   static __device__ __forceinline__ void multiply(float (&sums)[2][S::Nt][4], const uint32_t (&a)[2][4], uint64_t x,

@@ -53,6 +53,8 @@ def test_float16_constants() -> None:
     halves = {"r": np.float16(2**0.5), "one": np.float16(1), "half": np.float16(0.5)}
     # The unfused chain rounds five times: a few units of 2^-11.
     fires(graph(text, **halves), "gelu_erf", rtol=4e-3, atol=4e-3)
+    # Three of float16's steps off, which no rounding of two constants explains.
+    refused(graph(text, **{**halves, "r": np.float16(1.418)}), "gelu_erf", "not GELU's argument")
 
 
 HEAD_BODY = "{ u = Div(x, r) e = Erf(u) a = Add(e, one) p = Mul(x, a) y = Mul(p, half) }"
